@@ -1,0 +1,61 @@
+"""Small files, whole or not at all: written beside, fsynced, renamed over the old one, the folder fsynced.
+
+A reader sees the old content or the new, never half of either (reliability: a crash between write and rename
+leaves only a `.tmp` beside it, which nothing reads).
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from smelt.errors import BadInput
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write `content` to `path` atomically and durably, making its folder where it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(beside, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_text(path: Path, content: str) -> None:
+    write_bytes(path, content.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Strict JSON: NaN and infinity are refused, since a reader could not tell them from a measurement."""
+    write_text(path, json.dumps(value, indent=1, sort_keys=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise BadInput(f"{path} does not exist") from None
+    except json.JSONDecodeError as error:
+        raise BadInput(f"{path} is not JSON ({error}); restore it or delete it") from None
+
+
+def sha256_of_file(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest(value: Any, length: int = 12) -> str:
+    """Hex digest of a JSON value: keys sorted, floats by repr, so that equal specs have equal digests."""
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:length]

@@ -1,0 +1,94 @@
+"""ArchSpec -> ArchSpec, one function a paper's idea; the result is not yet matched to anything.
+
+The name of the function is the label of the variant in plans, rows and figures. What a variant leaves alone
+(width, heads, experts) is for `match` to move.
+"""
+
+from dataclasses import replace
+
+from smelt.errors import BadInput
+from smelt.spec import FFN, ArchSpec
+
+
+def baseline(arch: ArchSpec) -> ArchSpec:
+    """The architecture itself."""
+    return arch
+
+
+def _unlooped(arch: ArchSpec, what: str) -> int:
+    if arch.loop.num_passes != 1:
+        raise BadInput(f"{what} wants an unlooped architecture, this one has {arch.loop.num_passes} passes")
+    return arch.num_layers
+
+
+def loop_span(arch: ArchSpec, *, num_layers: int, num_passes: int, residual_scale: float) -> ArchSpec:
+    """Loop the middle `num_layers` of an unlooped stack `num_passes` times; floor((L-m)/2) layers come before
+    (SMELT, section 1.1 of the paper's description). Physical depth is kept, executed depth grows."""
+    depth = _unlooped(arch, "loop_span")
+    if not 1 <= num_layers <= depth:
+        raise BadInput(f"cannot loop {num_layers} of {depth} layers: give 1 to {depth}")
+    before = (depth - num_layers) // 2
+    after = depth - num_layers - before
+    return replace(
+        arch,
+        num_prelude=before,
+        num_coda=after,
+        outer_ffn=arch.outer_ffn if before + after else None,
+        loop=replace(
+            arch.loop, num_layers=num_layers, num_passes=num_passes, residual_scale=residual_scale
+        ),
+    )
+
+
+def loop_middle(arch: ArchSpec) -> ArchSpec:
+    """SMELT's recipe: the middle half of the layers twice, both sublayers scaled by 1/2 in the span."""
+    depth = _unlooped(arch, "loop_middle")
+    if depth < 2:
+        raise BadInput(f"loop_middle wants at least 2 layers, this stack has {depth}")
+    return loop_span(arch, num_layers=depth // 2, num_passes=2, residual_scale=0.5)
+
+
+def loop_all(arch: ArchSpec, num_passes: int = 2) -> ArchSpec:
+    """Looped-MoE's recipe: the whole stack `num_passes` times at equal executed depth, residuals unscaled.
+
+    16 layers become 8x2, 4x4 or 2x8. Per-token FLOPs and KV cache stay, stored parameters shrink."""
+    depth = _unlooped(arch, "loop_all")
+    if depth % num_passes:
+        raise BadInput(f"loop_all cannot share {depth} executed layers among {num_passes} passes evenly")
+    return replace(
+        arch,
+        num_prelude=0,
+        num_coda=0,
+        outer_ffn=None,
+        loop=replace(arch.loop, num_layers=depth // num_passes, num_passes=num_passes, residual_scale=1.0),
+    )
+
+
+def dense(arch: ArchSpec) -> ArchSpec:
+    """The dense sibling at equal active FFN width: one expert of k x F, no router."""
+    sibling = FFN(width=arch.ffn.width * arch.ffn.top_k, num_experts=1, top_k=1)
+    return replace(arch, ffn=sibling, outer_ffn=None)
+
+
+def dense_loop_all(arch: ArchSpec) -> ArchSpec:
+    """Looped-MoE's dense looped sibling: `dense`, its whole stack passed twice at equal executed depth."""
+    return loop_all(dense(arch))
+
+
+def flatten(arch: ArchSpec) -> ArchSpec:
+    """Foil: (E, D, P) -> (2E, D/2, 2P); keeps stored experts, computed experts and executed depth."""
+    loop = arch.loop
+    if loop.num_layers % 2:
+        raise BadInput(f"flatten wants an even number of looped layers, this block has {loop.num_layers}")
+    outer = arch.outer_ffn or arch.ffn
+    return replace(
+        arch,
+        loop=replace(loop, num_layers=loop.num_layers // 2, num_passes=loop.num_passes * 2),
+        ffn=replace(arch.ffn, num_experts=arch.ffn.num_experts * 2),
+        outer_ffn=outer if arch.num_prelude + arch.num_coda else None,
+    )
+
+
+def untie_attention(arch: ArchSpec) -> ArchSpec:
+    """Foil: one set of attention weights a (layer, pass); experts, routers and norms stay shared."""
+    return replace(arch, loop=replace(arch.loop, attention_sets="per_pass"))
