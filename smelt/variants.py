@@ -34,9 +34,7 @@ def loop_span(arch: ArchSpec, *, num_layers: int, num_passes: int, residual_scal
         num_prelude=before,
         num_coda=after,
         outer_ffn=arch.outer_ffn if before + after else None,
-        loop=replace(
-            arch.loop, num_layers=num_layers, num_passes=num_passes, residual_scale=residual_scale
-        ),
+        loop=replace(arch.loop, num_layers=num_layers, num_passes=num_passes, residual_scale=residual_scale),
     )
 
 
