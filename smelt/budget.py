@@ -12,7 +12,8 @@ Every number that a fit regresses on is defined here and nowhere else. smelt's o
   does not.
 
 The papers count otherwise (see `CONVENTIONS`), and every row of a ledger carries all of them.
-Letters: d d_model, H query heads, G KV heads, K head width, F expert width, E experts, k chosen, V vocabulary, T context.
+Letters: d d_model, H query heads, G KV heads, K head width, F expert width, E experts, k chosen, V vocabulary,
+T context.
 """
 
 from collections.abc import Callable
@@ -22,9 +23,7 @@ from smelt.errors import BadInput
 from smelt.spec import FFN, ArchSpec, Segment
 
 BACKWARD_OVER_FORWARD = 2
-KV_BYTES_PER_VALUE = (
-    2  # bfloat16, the convention of the papers' serving arithmetic; ratios do not depend on it
-)
+KV_BYTES_PER_VALUE = 2  # bfloat16, the convention of the papers' serving arithmetic; ratios do not depend on it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +143,7 @@ def _model(arch: ArchSpec, context: int) -> float:
     return (1 + BACKWARD_OVER_FORWARD) * forward_flops(arch, context).total
 
 
-SMELT_MEAN_KEYS = (
-    390 / 4096
-)  # keys a query meets, over the context: documents of mean length ~780 in 4096 tokens
+SMELT_MEAN_KEYS = 390 / 4096  # keys a query meets, over the context: documents of mean length ~780 in 4096 tokens
 
 
 def _smelt(arch: ArchSpec, context: int) -> float:
@@ -164,9 +161,7 @@ def _looped_moe(arch: ArchSpec, context: int) -> float:
 
 def looped_moe_active(arch: ArchSpec) -> int:
     """N_active of Looped-MoE: every executed layer, k experts, and 2 V d for embedding and unembedding."""
-    layers = sum(
-        s.num_visits * (_attention_set(arch) + s.ffn.top_k * _expert(arch, s.ffn)) for s in arch.segments
-    )
+    layers = sum(s.num_visits * (_attention_set(arch) + s.ffn.top_k * _expert(arch, s.ffn)) for s in arch.segments)
     return layers + 2 * arch.vocab_size * arch.d_model
 
 

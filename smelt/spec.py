@@ -72,9 +72,7 @@ class Attention:
             self.num_heads % self.num_kv_heads == 0,
             f"num_heads {self.num_heads} is no multiple of num_kv_heads {self.num_kv_heads}",
         )
-        _require(
-            self.head_dim % 2 == 0, f"head_dim is {self.head_dim}: RoPE turns pairs, give an even number"
-        )
+        _require(self.head_dim % 2 == 0, f"head_dim is {self.head_dim}: RoPE turns pairs, give an even number")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +146,7 @@ class ArchSpec:
         _positive(self, "vocab_size", "d_model")
         for name in ("num_prelude", "num_coda"):
             value = getattr(self, name)
-            _require(
-                isinstance(value, int) and value >= 0, f"{name} is {value!r}: give a non-negative integer"
-            )
+            _require(isinstance(value, int) and value >= 0, f"{name} is {value!r}: give a non-negative integer")
         _require(
             self.outer_ffn is None or self.num_prelude + self.num_coda > 0,
             "outer_ffn is given but there is no prelude or coda layer to have it: give None",
@@ -300,7 +296,7 @@ def flatten(spec: Any) -> dict[str, Any]:
         if dataclasses.is_dataclass(kind):
             for field in dataclasses.fields(kind):
                 inner = None if value is None else getattr(value, field.name)
-                walk(f"{prefix}{field.name}.", inner, _kind(field.type))
+                walk(f"{prefix}{field.name}.", inner, member_kind(field.type))
         else:
             flat[prefix.removesuffix(".")] = value
 
@@ -308,7 +304,7 @@ def flatten(spec: Any) -> dict[str, Any]:
     return flat
 
 
-def _kind(annotation: Any) -> Any:
+def member_kind(annotation: Any) -> Any:
     """FFN | None -> FFN; anything else as it is."""
     for member in getattr(annotation, "__args__", ()):
         if dataclasses.is_dataclass(member):
@@ -336,7 +332,7 @@ def _build(kind: Any, value: Any, where: str) -> Any:
     if missing := sorted(names.keys() - value.keys()):
         raise BadInput(f"field {where}{missing[0]} is missing")
     parts = {
-        name: None if value[name] is None else _build(_kind(field.type), value[name], f"{where}{name}.")
+        name: None if value[name] is None else _build(member_kind(field.type), value[name], f"{where}{name}.")
         for name, field in names.items()
     }
     return kind(**parts)
