@@ -1,0 +1,138 @@
+"""ArchSpec -> parameters, and parameters with tokens -> logits: embed, segments of stacked layers, norm, unembed.
+
+    params = {embedding: {w_VD}, prelude | loop | coda: stacked layers, final_norm: {gain_D}, head: {w_DV}}
+
+The leaves of a segment are stacked over its layers; where each pass has attention of its own, the attention leaves
+lead with (passes, layers). A pass is a scan over layers, a loop a scan over passes: every visit makes its own keys and
+values, and the compiled program does not grow with depth. Absent parts (head when tied, gains when off, router of
+one expert) are absent keys. All float32.
+
+Letters: B batch, T position, D width, V vocabulary, E experts, N = B T tokens.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from smelt.model.attention import Attention, Context, context
+from smelt.model.experts import Experts
+from smelt.model.initialisation import truncated_normal
+from smelt.model.layer import Layer, RMSNorm
+from smelt.model.routing import Router
+from smelt.spec import ArchSpec, Segment
+
+Params = dict[str, Any]
+
+
+class Aux(NamedTuple):
+    """Router statistics: the losses averaged over the visits that have a router (0 where none has), and by segment
+    the loads of each visit in order of execution, shares that sum to 1."""
+
+    load_balance: Float[Array, ""]
+    z_loss: Float[Array, ""]
+    loads: dict[str, Float[Array, "visits E"]]
+
+
+def layer_of(arch: ArchSpec, segment: Segment) -> Layer:
+    """The module that serves every layer of a segment."""
+    attention, ffn = arch.attention, segment.ffn
+    return Layer(
+        attention=Attention(
+            num_heads=attention.num_heads,
+            num_kv_heads=attention.num_kv_heads,
+            head_dim=attention.head_dim,
+            scale=attention.scale,
+        ),
+        router=Router(num_experts=ffn.num_experts, top_k=ffn.top_k) if ffn.has_router else None,
+        experts=Experts(num_experts=ffn.num_experts, width=ffn.width),
+        norm_gain=arch.norm_gain,
+    )
+
+
+def init(arch: ArchSpec, key: jax.Array) -> Params:
+    """Parameters of an architecture, drawn as `initialisation` says; the same key gives the same weights."""
+    V, D = arch.vocab_size, arch.d_model
+    keys = {name: jax.random.fold_in(key, i) for i, name in enumerate(("embedding", "head", "prelude", "loop", "coda"))}
+    params: Params = {segment.name: _init_segment(arch, segment, keys[segment.name]) for segment in arch.segments}
+    embedding_std = 1 / D if arch.tied_embeddings else 1.0
+    params["embedding"] = {"w_VD": truncated_normal(embedding_std)(keys["embedding"], (V, D))}
+    if not arch.tied_embeddings:
+        params["head"] = {"w_DV": truncated_normal(1 / D)(keys["head"], (D, V))}
+    if arch.norm_gain:
+        params["final_norm"] = {"gain_D": jnp.ones(D)}
+    return params
+
+
+def _init_segment(arch: ArchSpec, segment: Segment, key: jax.Array) -> Params:
+    layer = layer_of(arch, segment)
+    x_BTD = jnp.zeros((1, 2, arch.d_model))
+    look = context(jnp.zeros((1, 2), jnp.int32), confine_attention=False)
+    layer_key, attention_key = jax.random.split(key)
+
+    def one_layer(key: jax.Array) -> Params:
+        return layer.init(key, x_BTD, look, 1.0).get("params", {})
+
+    params = jax.vmap(one_layer)(jax.random.split(layer_key, segment.num_layers))
+    if segment.num_attention_sets > 1:
+
+        def one_attention(key: jax.Array) -> Params:
+            return layer.attention.init(key, x_BTD, look)["params"]
+
+        shape = (segment.num_attention_sets, segment.num_layers)
+        params["attention"] = jax.vmap(jax.vmap(one_attention))(jax.random.split(attention_key, shape))
+    return params
+
+
+def apply(
+    arch: ArchSpec,
+    params: Params,
+    tokens_BT: Int[Array, "B T"],
+    segments_BT: Int[Array, "B T"],
+    *,
+    confine_attention: bool,
+) -> tuple[Float[Array, "B T V"], Aux]:
+    """Logits for the token that follows each position. Equal segment ids mark one packed document."""
+    look = context(segments_BT, confine_attention=confine_attention)
+    w_VD = params["embedding"]["w_VD"]
+    x_BTD = w_VD[tokens_BT]
+    if arch.tied_embeddings:
+        x_BTD *= arch.d_model
+    stats = {}
+    for segment in arch.segments:
+        x_BTD, stats[segment.name] = _run_segment(arch, segment, params[segment.name], x_BTD, look)
+    x_BTD = RMSNorm(arch.norm_gain).apply({"params": params.get("final_norm", {})}, x_BTD)
+    w_DV = w_VD.T if arch.tied_embeddings else params["head"]["w_DV"]
+    logits_BTV = jnp.einsum("BTD,DV->BTV", x_BTD, w_DV)
+    return logits_BTV, _aux(stats)
+
+
+def _run_segment(
+    arch: ArchSpec, segment: Segment, params: Params, x_BTD: Float[Array, "B T D"], look: Context
+) -> tuple[Float[Array, "B T D"], Any]:
+    """All passes over a segment; statistics come back stacked over its visits in order of execution."""
+    layer = layer_of(arch, segment)
+    per_pass = segment.num_attention_sets > 1
+    shared = {name: leaf for name, leaf in params.items() if not (per_pass and name == "attention")}
+
+    def visit(x_BTD: jax.Array, layer_params: Params) -> tuple[jax.Array, Any]:
+        return layer.apply({"params": layer_params}, x_BTD, look, segment.residual_scale)
+
+    def one_pass(x_BTD: jax.Array, own: Params) -> tuple[jax.Array, Any]:
+        return jax.lax.scan(visit, x_BTD, shared | own)
+
+    own = {"attention": params["attention"]} if per_pass else {}
+    x_BTD, stats = jax.lax.scan(one_pass, x_BTD, own, length=segment.num_passes)
+    return x_BTD, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stats)
+
+
+def _aux(stats: dict[str, Any]) -> Aux:
+    routed = {name: of_visits for name, of_visits in stats.items() if of_visits is not None}
+    if not routed:
+        return Aux(jnp.zeros(()), jnp.zeros(()), {})
+    return Aux(
+        load_balance=jnp.concatenate([s.load_balance for s in routed.values()]).mean(),
+        z_loss=jnp.concatenate([s.z_loss for s in routed.values()]).mean(),
+        loads={name: s.load_E for name, s in routed.items()},
+    )
