@@ -12,6 +12,7 @@ The ledger knows files and columns; what a row means to a law is for `fit`.
 """
 
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -101,8 +102,6 @@ PROVENANCE = (
 
 
 def _spec_columns() -> tuple[Column, ...]:
-    import dataclasses
-
     columns: list[Column] = []
 
     def walk(prefix: str, kind: Any, nullable: bool) -> None:

@@ -1,0 +1,71 @@
+"""A name or a path -> an Experiment: a Python file whose docstring asks the question and whose RUNS is a Grid.
+
+A committed experiment is named (`quickstart` is experiments/quickstart.py beside the package, or in the working
+folder); a user's own is given by its path. The file is imported, never parsed.
+"""
+
+import importlib.util
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from smelt.errors import BadInput
+from smelt.grid import Grid
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    name: str
+    path: Path
+    docstring: str
+    grid: Grid
+
+    @property
+    def folder(self) -> Path:
+        """Where its runs are written."""
+        return runs_root() / self.name
+
+
+def runs_root() -> Path:
+    """`runs/` of the working folder, or SMELT_RUNS."""
+    return Path(os.environ.get("SMELT_RUNS", "runs"))
+
+
+def names() -> list[str]:
+    """The committed experiments that can be seen from here."""
+    found = {path.stem for folder in _folders() for path in folder.glob("*.py") if not path.stem.startswith("_")}
+    return sorted(found)
+
+
+def _folders() -> list[Path]:
+    return [folder for folder in dict.fromkeys([Path.cwd() / "experiments", ROOT / "experiments"]) if folder.is_dir()]
+
+
+def load(name_or_path: str) -> Experiment:
+    """Import an experiment. Raises BadInput for an unknown name, a file without RUNS, or without a docstring."""
+    path = _find(name_or_path)
+    module_spec = importlib.util.spec_from_file_location(f"smelt_experiment_{path.stem}", path)
+    if module_spec is None or module_spec.loader is None:
+        raise BadInput(f"{path} cannot be imported: give a file that ends in .py")
+    module = importlib.util.module_from_spec(module_spec)
+    module_spec.loader.exec_module(module)
+    grid = getattr(module, "RUNS", None)
+    if not isinstance(grid, Grid):
+        raise BadInput(f"{path} has no RUNS that is a smelt.grid.Grid: end it with RUNS = grid.isoflop(...)")
+    if not module.__doc__:
+        raise BadInput(f"{path} has no docstring: state the question and the prediction before the first run")
+    return Experiment(name=path.stem, path=path, docstring=module.__doc__.strip(), grid=grid)
+
+
+def _find(name_or_path: str) -> Path:
+    if name_or_path.endswith(".py") or os.sep in name_or_path:
+        path = Path(name_or_path)
+        if not path.is_file():
+            raise BadInput(f"no experiment file {name_or_path}")
+        return path.resolve()
+    for folder in _folders():
+        if (path := folder / f"{name_or_path}.py").is_file():
+            return path
+    raise BadInput(f"unknown experiment {name_or_path!r}: known are {', '.join(names()) or 'none'}; or give a path")

@@ -1,0 +1,225 @@
+"""Budgets x sizes x variants x seeds -> a Grid of complete runs, matched in pairs, in the order in which they train.
+
+    num_steps = round(budget_flops / (flops_per_token x tokens_per_step))
+
+so that the achieved FLOPs differ from the budget by the rounding alone; rows record what was achieved. A pair (the
+baseline and a variant of one size, budget and seed) shares its DataSpec and seed: it sees the same tokens in the same
+order. Nothing is trained or timed here; prices stand in `plan`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from smelt import budget, match
+from smelt.errors import BadInput
+from smelt.spec import ArchSpec, DataSpec, OptimSpec, RunSpec
+
+Variant = Callable[[ArchSpec], ArchSpec]
+Recipe = Callable[[ArchSpec, float], tuple[OptimSpec, DataSpec]]
+
+ROLES = ("grid", "seed", "control", "prediction")
+MIN_SIZES = 5  # a parabola has 3 coefficients; 5 sizes leave 2 degrees of freedom to see that it fits
+MIN_STEPS = 20  # below this the warm-up is the run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One run of a design, with the labels under which its row is read.
+
+    role: grid (enters the fits), seed (another seed of a grid cell: gives the seed spread), control (enters nothing:
+    a rate or batch check), prediction (trained after its loss was predicted from the grid).
+    baseline: the architecture that `run.arch` is paired with and whose budgets it was matched to.
+    """
+
+    run: RunSpec
+    variant: str
+    size: int
+    role: str
+    budget_flops: float
+    baseline: ArchSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """A design: its cells and what they share."""
+
+    cells: tuple[Cell, ...]
+    reference: str
+    held: str
+    bound: float
+    convention: str
+    expected_optimum: Callable[[float], float] | None
+
+    def __post_init__(self) -> None:
+        if not self.cells:
+            raise BadInput("the grid has no cell: give at least one budget, size, variant and seed")
+        seen: dict[str, Cell] = {}
+        for cell in self.cells:
+            other = seen.setdefault(cell.run.run_id, cell)
+            if other is not cell:
+                raise BadInput(
+                    f"two cells are the same run {cell.run.run_id}: {describe(other)} and {describe(cell)}; drop one"
+                )
+
+    @property
+    def budgets_flops(self) -> tuple[float, ...]:
+        return tuple(sorted({cell.budget_flops for cell in self.cells if cell.role == "grid"}))
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """Labels in order of appearance, the reference first."""
+        return tuple(dict.fromkeys([self.reference, *(cell.variant for cell in self.cells)]))
+
+    def cell(self, run_id: str) -> Cell:
+        for cell in self.cells:
+            if cell.run.run_id == run_id:
+                return cell
+        raise BadInput(f"no run {run_id} in this grid")
+
+    def flops_per_token(self, cell: Cell) -> float:
+        """Training FLOPs per token under the grid's convention."""
+        return budget.train_flops_per_token(cell.run.arch, cell.run.data.seq_len, self.convention)
+
+    def train_flops(self, cell: Cell) -> float:
+        """Achieved training FLOPs."""
+        return self.flops_per_token(cell) * cell.run.num_tokens
+
+    def match_errors(self, cell: Cell) -> dict[str, float]:
+        """Relative differences of the three budgets from the paired baseline's."""
+        return match.errors(cell.baseline, cell.run.arch, context=cell.run.data.seq_len, convention=self.convention)
+
+
+def describe(cell: Cell) -> str:
+    """A cell for people: rendered from its columns, never parsed back."""
+    arch = cell.run.arch
+    return (
+        f"{cell.variant} width {arch.d_model} at {cell.budget_flops:.3g} FLOPs, rate {cell.run.optim.peak_lr:.3g}, "
+        f"seed {cell.run.seed}, {cell.role}"
+    )
+
+
+def isoflop(
+    *,
+    ladder: Sequence[ArchSpec],
+    sizes: Mapping[float, Sequence[int]],
+    variants: Sequence[Variant],
+    recipe: Recipe,
+    seeds: Sequence[int],
+    matcher: Callable[[ArchSpec, ArchSpec], "match.Match"] | None,
+    held: str,
+    bound: float,
+    convention: str = "model",
+    extra_seeds: Mapping[tuple[float, int], Sequence[int]] | None = None,
+    predictions: Mapping[float, Sequence[int]] | None = None,
+    expected_optimum: Callable[[float], float] | None = None,
+) -> Grid:
+    """An IsoFLOP grid of matched pairs.
+
+    ladder: baselines, smallest first. sizes: budget in FLOPs -> indices into the ladder that are trained at it.
+    variants: functions ArchSpec -> ArchSpec, the first being the reference. matcher(baseline, variant's arch) gives
+    the Match whose architecture is trained; None trains the variant as it is. recipe(arch, budget) says how a cell
+    is trained. extra_seeds: (budget, size) -> further seeds of the reference, for the seed spread. predictions:
+    budgets that are trained last, after their loss was predicted. expected_optimum(budget): num_params at which the
+    minimum is expected, used only to warn of one-sided grids.
+
+    Raises BadInput: a ladder entry or a budget that no cell uses, an index outside the ladder, a pair matched worse
+    than `bound`, a pair with unequal data, fewer than MIN_STEPS steps, two cells that are the same run.
+    """
+    _check_sizes(ladder, sizes, predictions or {})
+    reference = variants[0].__name__
+    archs: dict[tuple[int, str], ArchSpec] = {}
+    for index, baseline in enumerate(ladder):
+        for variant in variants:
+            arch = variant(baseline)
+            if arch != baseline and matcher is not None:
+                found = matcher(baseline, arch)
+                arch = found.require(bound).arch
+            archs[index, variant.__name__] = arch
+
+    def cell(budget_flops: float, size: int, variant: str, seed: int, role: str) -> Cell:
+        arch = archs[size, variant]
+        optim, data = recipe(arch, budget_flops)
+        if data != recipe(ladder[size], budget_flops)[1]:
+            raise BadInput(f"the recipe gives {variant} of size {size} other data than its baseline: pairs share data")
+        per_step = budget.train_flops_per_token(arch, data.seq_len, convention) * data.tokens_per_step
+        num_steps = round(budget_flops / per_step)
+        if num_steps < MIN_STEPS:
+            raise BadInput(
+                f"{variant} of size {size} gets {num_steps} steps from {budget_flops:.3g} FLOPs: "
+                f"give a smaller batch or size, at least {MIN_STEPS} steps are needed"
+            )
+        run = RunSpec(arch=arch, optim=optim, data=data, num_steps=num_steps, seed=seed)
+        return Cell(
+            run=run, variant=variant, size=size, role=role, budget_flops=float(budget_flops), baseline=ladder[size]
+        )
+
+    labels = [variant.__name__ for variant in variants]
+    cells = [
+        cell(flops, size, label, seed, "grid")
+        for flops in sorted(sizes)
+        for size in sizes[flops]
+        for label in labels
+        for seed in seeds
+    ]
+    for (flops, size), extra in (extra_seeds or {}).items():
+        if flops not in sizes or size not in sizes[flops]:
+            raise BadInput(f"extra_seeds names budget {flops:.3g}, size {size}, which is no cell of the grid")
+        cells += [cell(flops, size, reference, seed, "seed") for seed in extra]
+    for flops, indices in (predictions or {}).items():
+        if flops <= max(sizes):
+            raise BadInput(f"prediction at {flops:.3g} FLOPs is not above the largest budget {max(sizes):.3g}")
+        cells += [cell(flops, size, label, seeds[0], "prediction") for size in indices for label in labels]
+    return Grid(
+        cells=tuple(cells),
+        reference=reference,
+        held=held,
+        bound=bound,
+        convention=convention,
+        expected_optimum=expected_optimum,
+    )
+
+
+def _check_sizes(
+    ladder: Sequence[ArchSpec], sizes: Mapping[float, Sequence[int]], predictions: Mapping[float, Sequence[int]]
+) -> None:
+    used: set[int] = set()
+    for flops, indices in {**sizes, **predictions}.items():
+        if not flops > 0:
+            raise BadInput(f"budget {flops!r} is no positive number of FLOPs")
+        if not indices:
+            raise BadInput(f"budget {flops:.3g} has no size: give indices into the ladder or drop the budget")
+        for index in indices:
+            if not 0 <= index < len(ladder):
+                raise BadInput(f"budget {flops:.3g} names size {index}, the ladder has 0 to {len(ladder) - 1}")
+        used |= set(indices)
+    if unused := sorted(set(range(len(ladder))) - used):
+        raise BadInput(
+            f"size {unused[0]} of the ladder (width {ladder[unused[0]].d_model}) is used by no budget: drop it"
+        )
+
+
+def sweep(base: Grid, changes: Mapping[str, Callable[[RunSpec], RunSpec]]) -> Grid:
+    """The cells of `base` again under each named change (a rate times 2, another batch): a tuning check.
+
+    The label of a change is appended to the variant ("smelt, rate x2"), so that each arm of the sweep is a group."""
+    cells = []
+    for cell in base.cells:
+        for label, change in changes.items():
+            cells.append(
+                Cell(
+                    run=change(cell.run),
+                    variant=f"{cell.variant}, {label}" if label else cell.variant,
+                    size=cell.size,
+                    role=cell.role,
+                    budget_flops=cell.budget_flops,
+                    baseline=cell.baseline,
+                )
+            )
+    return Grid(
+        cells=tuple(cells),
+        reference=cells[0].variant,
+        held=base.held,
+        bound=base.bound,
+        convention=base.convention,
+        expected_optimum=base.expected_optimum,
+    )

@@ -1,0 +1,91 @@
+"""State and a batch -> the next State: loss, gradient, clipping, AdamW with decoupled decay, in one jitted call.
+
+    u = clip(grad);  m, v = Adam moments;  p <- p - lr (m_hat / (sqrt(v_hat) + eps) + weight_decay p)
+
+Decay touches matrices and the embedding, not the norm gains. The rate is an argument, so that one compiled program
+serves every budget, rate and schedule of a shape. Everything a run must carry over an interruption is in State.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from smelt import model
+from smelt.spec import ArchSpec, DataSpec, OptimSpec
+
+Params = dict[str, Any]
+
+
+class State(NamedTuple):
+    """What a checkpoint holds; `step` counts completed steps."""
+
+    params: Params
+    optimizer: Any
+    step: jax.Array
+
+
+def _transform(optim: OptimSpec) -> optax.GradientTransformation:
+    """Gradient -> direction, without the rate."""
+    return optax.chain(
+        optax.clip_by_global_norm(optim.clip_norm),
+        optax.scale_by_adam(b1=optim.beta1, b2=optim.beta2, eps=optim.eps),
+        optax.add_decayed_weights(optim.weight_decay, mask=_decayed),
+    )
+
+
+def _decayed(params: Params) -> Any:
+    def is_matrix(path: tuple[Any, ...], leaf: Any) -> bool:
+        return not any("gain" in str(getattr(key, "key", key)) for key in path)
+
+    return jax.tree_util.tree_map_with_path(is_matrix, params)
+
+
+def init_state(arch: ArchSpec, optim: OptimSpec, seed: int) -> State:
+    """The state before step 0: weights of the seed, zero moments."""
+    params = model.init(arch, jax.random.fold_in(jax.random.key(seed), 0))
+    return State(params, _transform(optim).init(params), jnp.zeros((), jnp.int32))
+
+
+def _step(
+    state: State,
+    tokens_BU: jax.Array,
+    segments_BU: jax.Array,
+    lr: jax.Array,
+    *,
+    arch: ArchSpec,
+    optim: OptimSpec,
+    confine_attention: bool,
+) -> tuple[State, dict[str, jax.Array]]:
+    def objective(params: Params) -> tuple[jax.Array, dict[str, jax.Array]]:
+        return model.losses(arch, params, tokens_BU, segments_BU, confine_attention=confine_attention)
+
+    (_, metrics), grads = jax.value_and_grad(objective, has_aux=True)(state.params)
+    direction, optimizer = _transform(optim).update(grads, state.optimizer, state.params)
+    params = jax.tree.map(lambda p, u: p - lr * u, state.params, direction)
+    metrics["grad_norm"] = optax.global_norm(grads)
+    return State(params, optimizer, state.step + 1), metrics
+
+
+def compile_step(arch: ArchSpec, optim: OptimSpec, data: DataSpec) -> Any:
+    """The compiled step of a shape: call it with (state, tokens_BU, segments_BU, lr); the state is donated.
+
+    Only what the program depends on is baked in, see `shape_key`."""
+    shapes = jax.eval_shape(lambda: init_state(arch, optim, 0))
+    window = jax.ShapeDtypeStruct((data.batch_seqs, data.seq_len + 1), jnp.int32)
+    jitted = jax.jit(_step, static_argnames=("arch", "optim", "confine_attention"), donate_argnums=0)
+    rate = jax.ShapeDtypeStruct((), jnp.float32)
+    static = {"arch": arch, "optim": _baked(optim), "confine_attention": data.confine_attention}
+    return jitted.lower(shapes, window, window, rate, **static).compile()
+
+
+def shape_key(arch: ArchSpec, optim: OptimSpec, data: DataSpec) -> tuple[Any, ...]:
+    """Runs with equal keys share a compiled program."""
+    return arch, _baked(optim), data.batch_seqs, data.seq_len, data.confine_attention
+
+
+def _baked(optim: OptimSpec) -> OptimSpec:
+    """The fields that the program depends on; the schedule, which is an argument, is set to one value."""
+    return dataclasses.replace(optim, peak_lr=1.0, schedule="wsd", warmup_frac=0.0, decay_frac=0.0, final_frac=0.0)
