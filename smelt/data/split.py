@@ -1,0 +1,251 @@
+"""Spooled documents -> which are kept, and which of those are held out for validation, clean of near duplicates.
+
+1. Of documents with equal content the first is kept; a capped domain keeps documents in the order of their
+   digests until the cap is reached.
+2. Groups are ranked by a hash of their name, so that more text moves few documents across the split. The first
+   groups that fill every domain's validation target are held out, whole.
+3. A held-out document is a near duplicate when more than MAX_OVERLAP_FRAC of its shingles stand anywhere in the
+   training text. Its group goes to training, the next in rank takes its place, and the check is made again,
+   until none is left: nothing is lost and nothing crosses.
+
+A shingle is WINDOW consecutive letters and digits of the lower-cased text (about ten words), so that white
+space, punctuation and case hide no copy; or TOKEN_WINDOW token ids. One in SAMPLE is looked at, chosen by its
+own hash, hence the same ones in a copy (the sampling of Broder, 1997).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from smelt.data.documents import SPLITS
+from smelt.data.spool import Spooled, digest64
+from smelt.errors import BadInput
+
+WINDOW = 64
+TOKEN_WINDOW = 16
+SAMPLE = 8
+# A third of a document seen in training: assumed. What overlap is left below it stands in the manifest.
+MAX_OVERLAP_FRAC = 0.3
+# Candidates are checked against the rest in one pass over the text, so there must be enough of them to replace
+# the near duplicates among the first.
+_POOL = 4
+_BLOCK_UNITS = 4_000_000
+
+_LETTERS_AND_DIGITS = bytes(
+    ord(chr(byte).lower()) if chr(byte).isascii() and chr(byte).isupper() else byte for byte in range(256)
+)
+_DROPPED = bytes(byte for byte in range(128) if not chr(byte).isalnum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Split:
+    """`kept` and `validation` are masks over the documents; what was done is counted in `report`."""
+
+    kept: np.ndarray
+    validation: np.ndarray
+    report: dict[str, Any]
+
+
+def mixed(values: np.ndarray, salt: int = 0) -> np.ndarray:
+    """uint64 -> uint64, a bijection that looks random: the finaliser of splitmix64 (Steele et al., 2014)."""
+    with np.errstate(over="ignore"):
+        z = values.astype(np.uint64) + np.uint64((0x9E3779B97F4A7C15 * (salt + 1)) % 2**64)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))
+
+
+def split(
+    documents: Spooled,
+    *,
+    domains: Sequence[str],
+    validation_units: int,
+    max_validation_frac: float,
+    max_units: dict[str, int],
+) -> Split:
+    """Decide for every document. Units are bytes of text, or tokens where the documents are tokens.
+
+    Documents whose split is given keep it, except that a near duplicate in validation goes to training. Raises
+    BadInput where a domain would have no training or no validation document.
+    """
+    lengths = documents.lengths
+    kept, num_equal = _without_equals(documents)
+    kept, num_over_cap = _capped(documents, kept, domains, max_units)
+    units = np.array([lengths[kept & (documents.domain == d)].sum() for d in range(len(domains))])
+    given = bool((documents.split >= 0).any())
+
+    groups, group_of = np.unique(documents.group_digest, return_inverse=True)
+    group_units = np.zeros((len(groups), len(domains)), np.int64)
+    np.add.at(group_units, (group_of[kept], documents.domain[kept]), lengths[kept])
+    if given:
+        wanted = np.zeros(len(groups), bool)
+        wanted[group_of[kept & (documents.split == SPLITS.index("validation"))]] = True
+        ranked = np.flatnonzero(wanted)
+        target, pool_target = np.full(len(domains), np.iinfo(np.int64).max), None
+    else:
+        # A group that is over half of a domain would leave too little to train on.
+        eligible = (group_units <= units / 2).all(axis=1) & (group_units.sum(axis=1) > 0)
+        ranked = np.argsort(mixed(groups), kind="stable")
+        ranked = ranked[eligible[ranked]]
+        target = np.minimum(validation_units, np.ceil(max_validation_frac * units)).astype(np.int64)
+        pool_target = np.minimum(_POOL * target, units // 2)
+    pool = ranked if given else _fill(ranked, group_units, pool_target)
+    in_pool = np.zeros(len(groups), bool)
+    in_pool[pool] = True
+
+    candidates = np.flatnonzero(kept & in_pool[group_of])
+    shingles = [_shingles(documents, [index])[0] for index in candidates]
+    sought = np.unique(np.concatenate([*shingles, np.empty(0, np.uint64)]))
+    seen = _seen(documents, np.flatnonzero(kept & ~in_pool[group_of]), sought)
+
+    rejected = np.zeros(len(groups), bool)
+    while True:
+        chosen = _fill(pool[~rejected[pool]], group_units, target)
+        held_out = np.zeros(len(groups), bool)
+        held_out[chosen] = True
+        # Candidates that are not held out are training text too.
+        seen_now = seen.copy()
+        for index, hashes in zip(candidates, shingles, strict=True):
+            if not held_out[group_of[index]]:
+                seen_now[np.searchsorted(sought, hashes)] = True
+        overlap = np.array([seen_now[np.searchsorted(sought, hashes)].mean() for hashes in shingles])
+        bad = held_out[group_of[candidates]] & (overlap > MAX_OVERLAP_FRAC)
+        if not bad.any():
+            break
+        rejected[group_of[candidates[bad]]] = True
+
+    validation = kept & held_out[group_of]
+    train = kept & ~validation
+    moved = kept & rejected[group_of]
+    of_validation = held_out[group_of[candidates]]
+    report: dict[str, Any] = {
+        "equal_documents_dropped": num_equal,
+        "documents_over_cap_dropped": num_over_cap,
+        "near_duplicates": {
+            "shingle": f"{WINDOW} letters and digits" if documents.flat.dtype == np.uint8 else "token ids",
+            "max_overlap_frac": MAX_OVERLAP_FRAC,
+            "documents_moved_to_train": {},
+            "overlap_left_frac": {},  # mean over the validation documents of the domain
+        },
+    }
+    for index, domain in enumerate(domains):
+        of_domain = documents.domain == index
+        if not (validation & of_domain).any() or not (train & of_domain).any():
+            raise BadInput(_why_not_split(domain, int((kept & of_domain).sum()), int((moved & of_domain).sum())))
+        near = report["near_duplicates"]
+        near["documents_moved_to_train"][domain] = int((moved & of_domain).sum())
+        left = overlap[of_validation & of_domain[candidates]]
+        near["overlap_left_frac"][domain] = round(float(left.mean()), 6)
+    return Split(kept=kept, validation=validation, report=report)
+
+
+def _why_not_split(domain: str, num_documents: int, num_moved: int) -> str:
+    if num_moved:
+        return (
+            f"domain {domain!r}: all of its {num_moved} candidate documents are near duplicates of training text, "
+            "so nothing is left to validate on; give more different text"
+        )
+    return (
+        f"domain {domain!r} has {num_documents} usable document(s), and the split holds out whole ones; "
+        "give at least two, or say what separates the documents of a file"
+    )
+
+
+def training_order(documents: Spooled, mask: np.ndarray) -> np.ndarray:
+    """Indices of the documents in `mask`, shuffled by a hash of their content: no seed and no library's
+    generator has a part in it."""
+    chosen = np.flatnonzero(mask)
+    return chosen[np.argsort(mixed(documents.content_digest[chosen], salt=1), kind="stable")]
+
+
+def _without_equals(documents: Spooled) -> tuple[np.ndarray, int]:
+    kept = np.zeros(len(documents.identities), bool)
+    # Where a split is given, a document in both is training text: sorting by split lets "train" come first.
+    order = np.argsort(documents.split, kind="stable")
+    kept[order[np.unique(documents.content_digest[order], return_index=True)[1]]] = True
+    return kept, int((~kept).sum())
+
+
+def _capped(
+    documents: Spooled, kept: np.ndarray, domains: Sequence[str], max_units: dict[str, int]
+) -> tuple[np.ndarray, dict[str, int]]:
+    kept, dropped = kept.copy(), {}
+    for domain, cap in max_units.items():
+        chosen = training_order(documents, kept & (documents.domain == list(domains).index(domain)))
+        over = chosen[np.cumsum(documents.lengths[chosen]) > cap]
+        kept[over] = False
+        dropped[domain] = len(over)
+    return kept, dropped
+
+
+def _fill(ranked: np.ndarray, group_units: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """The groups in order of rank that some domain still needs to reach its target."""
+    have = np.zeros(len(target), np.int64)
+    taken = []
+    for group in ranked:
+        missing = have < target
+        if not missing.any():
+            break
+        if (group_units[group][missing] > 0).any():
+            taken.append(group)
+            have += group_units[group]
+    return np.array(taken, np.int64)
+
+
+def _seen(documents: Spooled, indices: np.ndarray, sought: np.ndarray) -> np.ndarray:
+    """Which of the sorted hashes `sought` occur in the documents `indices`."""
+    seen = np.zeros(len(sought), bool)
+    if not len(sought):
+        return seen
+    for block in _blocks(documents, indices):
+        hashes = np.unique(np.concatenate(_shingles(documents, block)))
+        found = np.minimum(np.searchsorted(sought, hashes), len(sought) - 1)
+        seen[found[sought[found] == hashes]] = True
+    return seen
+
+
+def _blocks(documents: Spooled, indices: np.ndarray) -> Iterator[np.ndarray]:
+    if len(indices):
+        ends = np.cumsum(documents.lengths[indices]) // _BLOCK_UNITS
+        yield from np.split(indices, np.flatnonzero(np.diff(ends)) + 1)
+
+
+def _shingles(documents: Spooled, indices: Sequence[int]) -> list[np.ndarray]:
+    """The sampled shingle hashes (sorted, unique, at least one) of each document."""
+    is_text = documents.flat.dtype == np.uint8
+    window = WINDOW if is_text else TOKEN_WINDOW
+    parts = []
+    for index in indices:
+        content = documents.content(index)
+        if is_text:
+            normal = content.tobytes().translate(_LETTERS_AND_DIGITS, _DROPPED)
+            content = np.frombuffer(normal, np.uint8)
+        parts.append(content.astype(np.uint64))
+    lengths = np.array([len(part) for part in parts])
+    hashes = _windows_hashed(np.concatenate(parts), window)
+    starts = np.cumsum(lengths) - lengths
+    found = []
+    for part, start in zip(parts, starts, strict=True):
+        own = hashes[start : start + len(part) - window + 1] if len(part) >= window else hashes[:0]
+        if not len(own):  # shorter than a shingle: the whole of it is one
+            found.append(np.array([digest64(part.tobytes())], np.uint64))
+            continue
+        sampled = own[own < np.uint64(2**64 // SAMPLE)]
+        found.append(np.unique(sampled) if len(sampled) else own.min(keepdims=True))
+    return found
+
+
+def _windows_hashed(values: np.ndarray, window: int) -> np.ndarray:
+    """Hash of `values[i : i + window]` for every i (window a power of two): a polynomial modulo 2**64, doubled
+    log2(window) times, then mixed."""
+    hashes, width = values + np.uint64(1), 1
+    multiplier = 0x5851F42D4C957F2D
+    with np.errstate(over="ignore"):
+        while width < window:
+            if len(hashes) <= width:
+                return hashes[:0]
+            hashes = hashes[:-width] * np.uint64(pow(multiplier, width, 2**64)) + hashes[width:]
+            width *= 2
+    return mixed(hashes)
