@@ -1,0 +1,64 @@
+"""Arrays of sizes, tokens, compute and losses in; laws, frontiers and savings with intervals and warnings out.
+
+Useful alone: `from smelt import fit`. Knows nothing of training, of a ledger or of files.
+
+    laws        a law is a value: a floor and power-law terms in named columns
+    solver      the certified minimum of a robust objective, many reweighted copies at once
+    surface     Approach 3: fit_surface, bootstrap, predict
+    isoflop     Approach 2: isoflop_minima, allocation
+    frontier    loss = E + A C^-alpha through points, or of a surface
+    savings     compute-equivalent savings between two frontiers
+    groups      all of it for a table of runs in groups, as one plain dict
+"""
+
+from smelt.fit.frontier import (
+    Frontier,
+    Optimum,
+    fit_frontier,
+    given_frontier,
+    surface_frontier,
+    surface_optimum,
+)
+from smelt.fit.groups import group_analysis
+from smelt.fit.intervals import joint_counts
+from smelt.fit.isoflop import Allocation, Minimum, allocation, isoflop_minima, minima_of_groups
+from smelt.fit.laws import CHINCHILLA, FLOPS_TOKENS, PURE, SATURATING, SMELT, Law, Power, Term, decay, predicted_loss
+from smelt.fit.result import Estimate, Flag, jsonable
+from smelt.fit.savings import Saving, savings
+from smelt.fit.surface import Prediction, SurfaceFit, bootstrap, fit_surface, predict
+
+__all__ = [
+    "CHINCHILLA",
+    "FLOPS_TOKENS",
+    "PURE",
+    "SATURATING",
+    "SMELT",
+    "Allocation",
+    "Estimate",
+    "Flag",
+    "Frontier",
+    "Law",
+    "Minimum",
+    "Optimum",
+    "Power",
+    "Prediction",
+    "Saving",
+    "SurfaceFit",
+    "Term",
+    "allocation",
+    "bootstrap",
+    "decay",
+    "fit_frontier",
+    "fit_surface",
+    "given_frontier",
+    "group_analysis",
+    "isoflop_minima",
+    "joint_counts",
+    "jsonable",
+    "minima_of_groups",
+    "predict",
+    "predicted_loss",
+    "savings",
+    "surface_frontier",
+    "surface_optimum",
+]

@@ -1,0 +1,296 @@
+"""Compute-optimal losses, or a fitted surface, in; the frontier loss = E + A C^-alpha out, to evaluate and to invert.
+
+One form serves three origins: a pure power law through points (E = 0), a saturating one (E free), and the frontier
+of a surface E + A F^-a + K D^-c under C = k F D, which is exactly of that form (SMELT, arXiv 2609.01343; Hoffmann et
+al. 2022, equation 4):
+
+    F* = (a A (C/k)^c / (c K))^(1/(a+c)),   D* = C / (k F*),   loss* = E + P C^-g,   g = a c / (a + c)
+    P  = (1 + a/c) A^(c/(a+c)) (c K k^c / a)^(a/(a+c))
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from smelt.errors import BadInput
+from smelt.fit import laws, solver, tables
+from smelt.fit.result import Estimate, Flag, estimate
+from smelt.fit.surface import SurfaceFit
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Frontier:
+    """loss = floor + exp(log_coefficient) * C^-exponent, C in FLOPs.
+
+    compute_range_flops  what the data cover; beyond it the frontier extrapolates
+    draws                floor, log_coefficient, exponent [num_draws], NaN where a draw is unusable; or None
+    """
+
+    kind: str
+    floor: float
+    log_coefficient: float
+    exponent: float
+    compute_range_flops: tuple[float, float]
+    estimates: dict[str, Estimate]
+    warnings: tuple[Flag, ...] = ()
+    draws: dict[str, np.ndarray] | None = None
+
+    def loss(self, compute_flops: np.ndarray | float) -> np.ndarray:
+        """Frontier loss at compute, in the unit of the fitted losses."""
+        return self.floor + np.exp(self.log_coefficient - self.exponent * np.log(compute_flops))
+
+    def loss_draws(self, compute_flops: Sequence | np.ndarray) -> np.ndarray | None:
+        """The same for every draw: [num_draws, num_compute]."""
+        if self.draws is None:
+            return None
+        log_compute = np.log(np.asarray(compute_flops, dtype=float))
+        return self.draws["floor"][:, None] + np.exp(
+            self.draws["log_coefficient"][:, None] - self.draws["exponent"][:, None] * log_compute
+        )
+
+    def compute(self, loss: np.ndarray | float) -> np.ndarray:
+        """The compute at which the frontier has this loss; infinite at or below its floor."""
+        return inverted(self.floor, self.log_coefficient, self.exponent, loss)
+
+
+def inverted(floor, log_coefficient, exponent, loss) -> np.ndarray:
+    """C with floor + coefficient C^-exponent = loss; infinite where the loss is not above the floor, NaN stays NaN."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        above = np.asarray(loss - floor)
+        compute = np.exp((log_coefficient - np.log(np.where(above > 0, above, np.nan))) / exponent)
+        return np.where(above <= 0, np.inf, compute)
+
+
+def fit_frontier(
+    compute_flops: Sequence | np.ndarray,
+    loss_nats: Sequence | np.ndarray,
+    saturating: bool,
+    *,
+    loss_draws: np.ndarray | None = None,
+    draws: int = 1000,
+    seed: int = 0,
+) -> Frontier:
+    """A power law through frontier points, by least squares of log residuals.
+
+    `loss_draws` [num_draws, num_points] are draws of the points themselves (`Minimum.draws`); the law is fitted again
+    to each. Without them the scatter about the law is drawn, with Student's t tails, where more points than
+    parameters leave any. Raises BadInput for fewer points than parameters or a single budget.
+    """
+    columns = {"compute_flops": compute_flops, "loss_nats": loss_nats}
+    compute, losses = tables.positive_columns(columns, list(columns)).values()
+    num_parameters = 3 if saturating else 2
+    form = "E + A C^-alpha" if saturating else "A C^-alpha"
+    num_budgets = len(np.unique(compute))
+    if num_budgets < num_parameters:
+        raise BadInput(f"{num_budgets} budgets cannot fix the {num_parameters} parameters of {form}; add budgets")
+    log_compute, log_loss = np.log(compute), np.log(losses)
+    law = laws.SATURATING if saturating else laws.PURE
+    problem = solver.problem(law.design({"compute_flops": log_compute}), log_loss, np.inf)
+    ones = np.ones(len(losses))
+    solution = solver.polish(problem, solver.screen(problem, solver.exponent_grid([-1]), ones, 6), ones)
+    point_P = solution.parameters_RP[int(np.argmin(solution.objective_R))]
+    floor, log_coefficient, exponent = _unpacked(point_P[None], saturating)
+    residual = log_loss - np.log(_loss(floor, log_coefficient, exponent, log_compute))[0]
+
+    method = "the law fitted to draws of its points"
+    spare = len(losses) - num_parameters
+    rms = float(np.sqrt(residual @ residual / spare)) if spare else 0.0
+    if loss_draws is None and spare and draws:
+        generator = np.random.default_rng(seed)
+        noise = rms * generator.standard_normal((draws, len(losses)))
+        noise *= np.sqrt(spare / generator.chisquare(spare, size=(draws, 1)))
+        loss_draws = np.exp(log_loss - residual + noise)
+        method = f"draws of the scatter about the law, {spare} degrees of freedom"
+    by_name = None
+    if loss_draws is not None:
+        by_name = _refitted(problem, point_P, loss_draws, saturating)
+    values = {"floor": float(floor[0]), "log_coefficient": float(log_coefficient[0]), "exponent": float(exponent[0])}
+    reason = None if by_name is not None else "as many points as parameters: nothing tells the noise"
+    kept = ("floor", "exponent") if saturating else ("exponent",)
+    flags = _flags(values, losses, saturating, num_budgets, by_name, residual)
+    return Frontier(
+        kind=law.name,
+        **values,
+        compute_range_flops=(float(compute.min()), float(compute.max())),
+        estimates={
+            name: estimate(values[name], None if by_name is None else by_name[name], method=method, reason=reason)
+            for name in kept
+        },
+        warnings=tuple(flags),
+        draws=by_name,
+    )
+
+
+def _unpacked(parameters_RP: np.ndarray, saturating: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    if saturating:
+        return np.exp(parameters_RP[:, 0]), parameters_RP[:, 1], parameters_RP[:, 2]
+    return np.zeros(len(parameters_RP)), parameters_RP[:, 0], parameters_RP[:, 1]
+
+
+def _loss(floor, log_coefficient, exponent, log_compute) -> np.ndarray:
+    return floor[:, None] + np.exp(log_coefficient[:, None] - exponent[:, None] * log_compute)
+
+
+def _refitted(problem: solver.Problem, point_P: np.ndarray, loss_draws: np.ndarray, saturating: bool) -> dict:
+    usable = np.isfinite(loss_draws).all(axis=1) & (loss_draws > 0).all(axis=1)
+    parameters_RP = np.full((len(loss_draws), len(point_P)), np.nan)
+    if usable.any():
+        start = np.repeat(solver.centred(problem, point_P[None]), int(usable.sum()), axis=0)
+        log_loss = np.log(loss_draws[usable])
+        solution = solver.polish(problem, start, np.ones(loss_draws.shape[1]), log_loss_RN=log_loss)
+        found = solution.parameters_RP
+        found[~solution.converged_R] = np.nan
+        parameters_RP[usable] = found
+    floor, log_coefficient, exponent = _unpacked(parameters_RP, saturating)
+    unusable = np.isnan(parameters_RP[:, 0])
+    return {"floor": np.where(unusable, np.nan, floor), "log_coefficient": log_coefficient, "exponent": exponent}
+
+
+def _flags(values, losses, saturating, num_budgets, by_name, residual) -> list[Flag]:
+    flags = []
+    if num_budgets < (5 if saturating else 3):
+        flags.append(
+            Flag(code="few_budgets", message=f"{num_budgets} budgets leave the form of the frontier next to unchecked")
+        )
+    if saturating and values["floor"] < 0.02 * losses.min():
+        flags.append(Flag(code="floor_not_identified", message="the points show no irreducible loss"))
+    if values["exponent"] <= 0:
+        flags.append(
+            Flag(
+                code="exponent_implausible",
+                message=f"the loss does not fall with compute (exponent {values['exponent']:.3g})",
+            )
+        )
+    if by_name is not None and not saturating:
+        # The points' own noise explains a scatter of its size; more says that the law is bent.
+        scatter = float(np.sqrt(np.mean(residual**2)))
+        if scatter > 0.003 and num_budgets >= 3:
+            flags.append(
+                Flag(
+                    code="pure_law_misses",
+                    message=f"points lie {scatter:.2%} (rms) off a pure power law; compare with the saturating one",
+                )
+            )
+    return flags
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Optimum:
+    """Where a surface's loss is least at a compute: size (num_params or FLOPs per token), tokens and loss."""
+
+    compute_flops: float
+    size: Estimate
+    num_tokens: Estimate
+    loss: Estimate
+    tokens_per_param: Estimate
+
+
+def _axes(fit: SurfaceFit, flops_per_unit: float | None) -> tuple[str, float, laws.Term, laws.Term]:
+    """The size column, k of C = k size tokens, and the two terms."""
+    terms = {power.column: term for term in fit.law.terms for power in term.powers}
+    size = next((name for name in ("flops_per_token", "num_params") if name in terms), None)
+    if size is None or "num_tokens" not in terms or len(fit.law.terms) != 2 or terms[size] is terms["num_tokens"]:
+        raise BadInput(f"{fit.law.equation} has no size term and token term to trade; fit chinchilla or smelt")
+    if size == "flops_per_token":
+        if flops_per_unit not in (None, 1.0):
+            raise BadInput(f"flops_per_unit is {flops_per_unit}, but C = flops_per_token x num_tokens; leave it out")
+        return size, 1.0, terms[size], terms["num_tokens"]
+    if flops_per_unit is None or flops_per_unit <= 0:
+        raise BadInput("a law in num_params needs flops_per_unit, k of C = k N D (6 by Chinchilla's count)")
+    return size, float(flops_per_unit), terms[size], terms["num_tokens"]
+
+
+def _frontier_parameters(fit, parameters: Mapping, flops_per_unit, fixed: Mapping[str, float]):
+    """(floor, ln P, g, ln A', a, ln K, c) for numbers or for arrays of draws."""
+    size, k, size_term, token_term = _axes(fit, flops_per_unit)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_A, log_K = np.log(parameters[size_term.coefficient]), np.log(parameters[token_term.coefficient])
+    for power in size_term.powers:
+        if power.column == size:
+            a = parameters[power.exponent]
+            continue
+        if power.column not in fixed:
+            raise BadInput(f"the frontier depends on {power.column!r}; give its value as {power.column}=...")
+        log_A = log_A + power.sign * parameters[power.exponent] * np.log(fixed[power.column])
+    c = parameters[token_term.powers[0].exponent]
+    floor = parameters[fit.law.floor] if fit.law.floor else np.zeros_like(np.asarray(a))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        both_fall = (np.asarray(a) > 0) & (np.asarray(c) > 0)
+        a, c = np.where(both_fall, a, np.nan), np.where(both_fall, c, np.nan)
+        log_P = np.log1p(a / c) + c / (a + c) * log_A + a / (a + c) * (np.log(c / a) + log_K + c * np.log(k))
+    return floor, log_P, a * c / (a + c), log_A, a, log_K, c, k
+
+
+def surface_frontier(
+    fit: SurfaceFit,
+    *,
+    compute_range_flops: tuple[float, float],
+    flops_per_unit: float | None = None,
+    **fixed: float,
+) -> Frontier:
+    """The frontier of a fitted surface under C = flops_per_token * num_tokens, or C = flops_per_unit * N * D.
+
+    `fixed` gives the law's other columns (density = 1 - S for SMELT's). Draws of the fit carry over. Raises BadInput
+    where the law has no size and token terms to trade, or an exponent is not above zero.
+    """
+    floor, log_P, g, *_ = _frontier_parameters(fit, fit.parameters, flops_per_unit, fixed)
+    if not np.isfinite(log_P):
+        raise BadInput(f"the surface has no frontier: its exponents {fit.parameters} are not both above 0; add runs")
+    draws = None
+    if fit.draws is not None:
+        floor_R, log_P_R, g_R, *_ = _frontier_parameters(fit, fit.draws, flops_per_unit, fixed)
+        draws = {"floor": np.where(np.isnan(g_R), np.nan, floor_R), "log_coefficient": log_P_R, "exponent": g_R}
+    values = {"floor": float(floor), "log_coefficient": float(log_P), "exponent": float(g)}
+    method = "surface refitted to bootstrap draws by unit"
+    return Frontier(
+        kind="surface",
+        **values,
+        compute_range_flops=compute_range_flops,
+        estimates={
+            n: estimate(values[n], None if draws is None else draws[n], method=method) for n in ("floor", "exponent")
+        },
+        draws=draws,
+    )
+
+
+def surface_optimum(
+    fit: SurfaceFit, compute_flops: float, *, flops_per_unit: float | None = None, **fixed: float
+) -> Optimum:
+    """Size, tokens, loss and tokens per parameter where the surface's loss is least at `compute_flops`.
+
+    Tokens per parameter takes the size as num_params, or as flops_per_token / 6 where the law is in FLOPs (SMELT).
+    """
+    method = "surface refitted to bootstrap draws by unit"
+    size_name, *_ = _axes(fit, flops_per_unit)
+
+    def at(parameters):
+        floor, log_P, g, log_A, a, log_K, c, k = _frontier_parameters(fit, parameters, flops_per_unit, fixed)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log_size = (np.log(a / c) + log_A - log_K + c * np.log(compute_flops / k)) / (a + c)
+        log_tokens = np.log(compute_flops / k) - log_size
+        per_param = np.exp(log_tokens - log_size) * (6.0 if size_name == "flops_per_token" else 1.0)
+        return np.exp(log_size), np.exp(log_tokens), floor + np.exp(log_P - g * np.log(compute_flops)), per_param
+
+    values = at(fit.parameters)
+    draws = (None,) * 4 if fit.draws is None else at(fit.draws)
+    size, tokens, loss, per_param = (
+        estimate(float(value), draw, method=method) for value, draw in zip(values, draws, strict=True)
+    )
+    return Optimum(compute_flops=compute_flops, size=size, num_tokens=tokens, loss=loss, tokens_per_param=per_param)
+
+
+def given_frontier(
+    floor: float, coefficient: float, exponent: float, compute_range_flops: tuple[float, float]
+) -> Frontier:
+    """A frontier from printed coefficients: no draws, so nothing that is made from it has an interval."""
+    if floor < 0 or coefficient <= 0 or exponent <= 0:
+        raise BadInput(f"a frontier needs E >= 0, A > 0, alpha > 0; got {floor}, {coefficient}, {exponent}")
+    return Frontier(
+        kind="given",
+        floor=float(floor),
+        log_coefficient=float(np.log(coefficient)),
+        exponent=float(exponent),
+        compute_range_flops=compute_range_flops,
+        estimates={},
+    )

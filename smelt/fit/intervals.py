@@ -1,0 +1,64 @@
+"""Unit labels in, draws out: how often each row counts in a bootstrap replicate, and noise as linear models know it.
+
+Two ways, for two questions:
+
+- `joint_counts` resamples whole units (a run; a budget; a matched pair of runs with all its seeds) and serves the
+  surface fits. All groups are drawn in one go, so that a unit that two groups share is in or out for both, and the
+  error that a pair has in common cancels in their comparison. It assumes that units are independent.
+- `noise_draws` serves the parabolas, where five runs a budget are too few to resample: noise with the covariance
+  of the residuals, that covariance itself drawn from its inverse-Wishart law, so that a linear coefficient gets
+  Student's t interval exactly. It assumes Gaussian noise of one size and a parabola that is true.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+
+import numpy as np
+
+from smelt.errors import BadInput
+
+
+def joint_counts(
+    units: Mapping[str, Sequence[Hashable]], *, draws: int, seed: int, strata: Mapping[Hashable, Hashable] | None = None
+) -> dict[str, np.ndarray]:
+    """Bootstrap counts [draws, rows of the group] for every group, drawn jointly over the union of unit labels.
+
+    With `strata` (unit label -> stratum) as many units are drawn from each stratum as it has. Raises BadInput for
+    fewer than two units in all or fewer than two draws.
+    """
+    labels = list(dict.fromkeys(label for rows in units.values() for label in rows))
+    if len(labels) < 2:
+        raise BadInput(f"a bootstrap needs two independent units or more, got {labels}; label rows by run or by pair")
+    if draws < 2:
+        raise BadInput(f"draws is {draws}; an interval needs two draws or more, 1000 for its percentiles")
+    # Labels are ordered by value, so that the order of rows in a file does not change the draws.
+    labels.sort(key=lambda label: (str(type(label)), str(label)))
+    place = {label: index for index, label in enumerate(labels)}
+    generator = np.random.default_rng(seed)
+    counts = np.zeros((draws, len(labels)))
+    members: dict[Hashable, list[int]] = {}
+    for label in labels:
+        members.setdefault(None if strata is None else strata[label], []).append(place[label])
+    for stratum in members.values():
+        counts[:, stratum] = generator.multinomial(len(stratum), np.full(len(stratum), 1 / len(stratum)), size=draws)
+    return {group: counts[:, [place[label] for label in rows]] for group, rows in units.items()}
+
+
+def noise_factors(covariance_GG: np.ndarray, degrees: int, draws: int, generator: np.random.Generator) -> np.ndarray:
+    """Square roots [draws, G, G] of covariances drawn from the inverse-Wishart with `degrees` and this mean scale.
+
+    Noise z @ factor' (z standard normal) then has Student's t tails with `degrees` in every direction. Groups are
+    drawn independently where `degrees` are too few for a joint law (degrees < G + 1).
+    """
+    num_groups = len(covariance_GG)
+    if degrees < num_groups + 1:
+        scale = np.sqrt(degrees / generator.chisquare(degrees, size=(draws, num_groups)))
+        factors = np.zeros((draws, num_groups, num_groups))
+        index = np.arange(num_groups)
+        factors[:, index, index] = scale * np.sqrt(np.diag(covariance_GG))
+        return factors
+    # Bartlett: W = T T' with T lower triangular is Wishart(degrees, I); covariance = L W^-1 L' * degrees.
+    lower = np.tril(generator.standard_normal((draws, num_groups, num_groups)), -1)
+    for index in range(num_groups):
+        lower[:, index, index] = np.sqrt(generator.chisquare(degrees - index, size=draws))
+    root = np.linalg.cholesky(covariance_GG + 1e-12 * np.trace(covariance_GG) * np.eye(num_groups))
+    return np.sqrt(degrees) * root @ np.linalg.inv(lower).transpose(0, 2, 1)

@@ -1,0 +1,98 @@
+"""What a fit says: named numbers with intervals, and warnings as data, all of which turn into plain JSON.
+
+An `Estimate` without an interval carries the reason; a `Flag` is a warning with a code that programs test and a
+message that people read. Nothing here knows what was fitted.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+# Above this share of draws without a usable value an interval would describe the lucky draws only.
+MAX_UNUSABLE_FRAC = 0.05
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """A warning: `code` is stable, `message` is one sentence with the offending value."""
+
+    code: str
+    message: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A number and how sure it is.
+
+    `low` and `high` bound the central `confidence` share of the draws (percentiles); they and `standard_error`
+    are None where they could not be had, and `value` is None where there is none to give; `reason` says why.
+    """
+
+    value: float | None
+    standard_error: float | None = None
+    low: float | None = None
+    high: float | None = None
+    confidence: float = 0.95
+    method: str = ""
+    reason: str | None = None
+
+
+def estimate(
+    value: float | None,
+    draws: np.ndarray | None = None,
+    *,
+    method: str,
+    confidence: float = 0.95,
+    reason: str | None = None,
+) -> Estimate:
+    """`value` with the percentile interval of `draws` [num_draws]; draws that are NaN had no usable value.
+
+    Infinite draws are values (a reference that never reaches a loss needs infinite compute) and move the
+    percentiles; the standard error is the standard deviation of the finite draws.
+    """
+    if value is None or not math.isfinite(value):
+        return Estimate(value=None, confidence=confidence, method=method, reason=reason or "not a finite number")
+    if draws is None or draws.size == 0:
+        return Estimate(value=float(value), confidence=confidence, method=method, reason=reason or "no draws were made")
+    unusable_frac = float(np.mean(np.isnan(draws)))
+    if unusable_frac > MAX_UNUSABLE_FRAC:
+        why = f"{unusable_frac:.0%} of the draws have no usable value, so the interval is unbounded"
+        return Estimate(value=float(value), confidence=confidence, method=method, reason=reason or why)
+    usable = draws[~np.isnan(draws)]
+    tail = (1 - confidence) / 2
+    # Nearest-rank percentiles: interpolating between a finite and an infinite draw would give NaN.
+    low, high = np.quantile(usable, [tail, 1 - tail], method="nearest")
+    finite = usable[np.isfinite(usable)]
+    return Estimate(
+        value=float(value),
+        standard_error=float(np.std(finite, ddof=1)) if finite.size > 1 else None,
+        low=float(low) if math.isfinite(low) else None,
+        high=float(high) if math.isfinite(high) else None,
+        confidence=confidence,
+        method=method,
+        reason=reason if np.isfinite([low, high]).all() else reason or "an end of the interval is infinite",
+    )
+
+
+def jsonable(value: Any) -> Any:
+    """`value` as plain JSON types: dataclasses and mappings to dicts, arrays to lists, non-finite floats to None.
+
+    Fields of dataclasses named `draws` (arrays of one number a bootstrap draw) are left out: they are as large as the
+    fit is small, and are made again from the rows and the seed.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: jsonable(getattr(value, f.name)) for f in dataclasses.fields(value) if f.name != "draws"}
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return jsonable(value.tolist())
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in value]
+    if isinstance(value, np.generic):
+        return jsonable(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
