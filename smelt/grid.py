@@ -85,8 +85,10 @@ class Grid:
         return self.flops_per_token(cell) * cell.run.num_tokens
 
     def match_errors(self, cell: Cell) -> dict[str, float]:
-        """Relative differences of the three budgets from the paired baseline's."""
-        return match.errors(cell.baseline, cell.run.arch, context=cell.run.data.seq_len, convention=self.convention)
+        """Every budget of the cell over the paired baseline's, minus one."""
+        return match.relative_errors(
+            cell.run.arch, cell.baseline, context=cell.run.data.seq_len, convention=self.convention
+        )
 
 
 def describe(cell: Cell) -> str:
@@ -132,8 +134,7 @@ def isoflop(
         for variant in variants:
             arch = variant(baseline)
             if arch != baseline and matcher is not None:
-                found = matcher(baseline, arch)
-                arch = found.require(bound).arch
+                arch = _within(matcher(baseline, arch), bound).arch
             archs[index, variant.__name__] = arch
 
     def cell(budget_flops: float, size: int, variant: str, seed: int, role: str) -> Cell:
@@ -177,6 +178,12 @@ def isoflop(
         convention=convention,
         expected_optimum=expected_optimum,
     )
+
+
+def _within(found: "match.Match", bound: float) -> "match.Match":
+    if not found.within(bound):
+        raise BadInput(found.reason or f"the matcher's best is {found.worst:.2%} off, the grid's bound is {bound:.2%}")
+    return found
 
 
 def _check_sizes(

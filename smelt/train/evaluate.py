@@ -2,7 +2,7 @@
 
     loss_nats(domain)      = sum of nats / number of tokens over the slice
     standard error         of that ratio, documents being the independent units (linearised: sum of (s_d - L n_d)^2)
-    bits_per_byte(domain)  = loss_nats / ln 2 / bytes per token of the domain
+    bits_per_byte(domain)  = sum of nats / ln 2 / bytes of the text that the slice stands for
     val_loss_nats          = mean over the domains, each with equal weight, whatever their share in training
 
 Per-document sums are kept (validation.npz), so that two runs can be compared pair by pair.
@@ -82,8 +82,14 @@ def validation_losses(
             missing = batch_seqs - len(tokens_BU)
             padded = [np.pad(window, ((0, missing), (0, 0))) for window in (tokens_BU, segments_BU)]
             nats.append(np.asarray(token_losses(params, *padded))[: len(tokens_BU)])
-        losses[domain] = by_document(np.concatenate(nats), windows.doc_ids)
+        # The target at column t is token t + 1, and its document that token's.
+        losses[domain] = by_document(np.concatenate(nats), windows.doc_ids[:, 1:])
     return losses
+
+
+def bits_per_byte(documents: DocumentLosses, num_bytes: float | None) -> float | None:
+    """None where the corpus does not know its bytes."""
+    return None if num_bytes is None else float(documents.sum_nats.sum()) / math.log(2) / num_bytes
 
 
 def save(path: Path, losses: Mapping[str, DocumentLosses]) -> None:

@@ -2,12 +2,13 @@
 
     spec.json  fingerprint.json  state.json  metrics.jsonl  log.txt  checkpoints/  validation.npz  row.json
 
-Order at the end: weights are saved before they are evaluated, and the row is written last, so that a run with a row is whole.
-A non-finite loss raises; it is caught here, once, and becomes a row with outcome `diverged` and no loss. The host waits
-for the device only where it logs.
+Order at the end: weights are saved before they are evaluated, and the row is written last, so that a run with a row
+is whole. A non-finite loss raises; it is caught here, once, and becomes a row with outcome `diverged` and no loss.
+The host waits for the device only where it logs.
 """
 
 import datetime
+import itertools
 import json
 import math
 import resource
@@ -31,7 +32,7 @@ from smelt.train.schedule import learning_rate
 from smelt.train.step import State, compile_step, init_state, shape_key
 
 LAST_STEPS_FRAC = 0.05  # the training loss of a row is the mean over the last 5 % of the steps, at least 10
-PENDING_STEPS = 16  # steps that may be in flight before the host reads their losses
+CHUNK_STEPS = 16  # steps that are read ahead together, and that may be in flight before the host reads their losses
 REPORT_EVERY_SECS = 2.0
 
 
@@ -134,7 +135,8 @@ def _train_and_evaluate(
         slices = pipeline.validation_windows(corpus, run.data.seq_len, run.data.validation_tokens)
         documents = evaluate.validation_losses(evaluation, state.params, slices, run.data.batch_seqs, stop)
         evaluate.save(folder / "validation.npz", documents)
-    return {"losses": losses, "documents": documents}
+    num_bytes = {domain: windows.num_bytes for domain, windows in slices.items()}
+    return {"losses": losses, "documents": documents, "num_bytes": num_bytes}
 
 
 def _train(
@@ -158,20 +160,20 @@ def _train(
                 metrics_file.write(json.dumps({"step": step, "lr": lr, **values}) + "\n")
             pending.clear()
 
-        iterator = iter(batches.prefetch(0, run.num_steps))
-        for step in range(run.num_steps):
-            stop()
+        chunks = batches.prefetched_chunks(0, run.num_steps, CHUNK_STEPS)
+        for _ in range(0, run.num_steps, CHUNK_STEPS):
             with clock.timed("data_wait"):
-                batch = next(iterator)
-            lr = learning_rate(run.optim, run.num_steps, step)
-            state, metrics = program(state, batch.tokens, batch.segments, np.float32(lr))
-            pending.append((step, lr, metrics))
-            if len(pending) >= PENDING_STEPS or step + 1 == run.num_steps:
-                drain()
-                if time.monotonic() - told > REPORT_EVERY_SECS:
-                    told = time.monotonic()
-                    metrics_file.flush()
-                    tell(folder, "running", step=step + 1, num_steps=run.num_steps, loss_nats=losses[step])
+                first, chunk = next(chunks)
+            for step, tokens, segments in zip(itertools.count(first), chunk["tokens"], chunk["segments"], strict=False):
+                stop()
+                lr = learning_rate(run.optim, run.num_steps, step)
+                state, metrics = program(state, tokens, segments, np.float32(lr))
+                pending.append((step, lr, metrics))
+            drain()
+            if time.monotonic() - told > REPORT_EVERY_SECS:
+                told = time.monotonic()
+                metrics_file.flush()
+                tell(folder, "running", step=step + 1, num_steps=run.num_steps, loss_nats=losses[step])
     return state, losses
 
 
@@ -213,16 +215,22 @@ def _row(
         "num_tokens": run.num_tokens,
         "epochs": run.num_tokens / corpus.num_train_tokens,
         "outcome": outcome,
-        **_measurements(run, corpus, clock, measured),
+        **_measurements(run, clock, measured),
         **provenance,
         "finished_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
     nulls = [name for name, value in row.items() if value is None and name not in spec.flatten(run)]
-    row["null_reasons"] = json.dumps({name: why or "fewer than two documents in the slice" for name in nulls})
+    row["null_reasons"] = json.dumps({name: why or _why_null(name) for name in nulls})
     return row
 
 
-def _measurements(run: spec.RunSpec, corpus: Corpus, clock: Clock, measured: dict[str, Any]) -> dict[str, Any]:
+def _why_null(name: str) -> str:
+    if name.startswith("bits_per_byte"):
+        return "the corpus does not say how many bytes its tokens stand for"
+    return "fewer than two documents in the validation slice"
+
+
+def _measurements(run: spec.RunSpec, clock: Clock, measured: dict[str, Any]) -> dict[str, Any]:
     secs = {f"{purpose}_secs": clock.secs.get(purpose) for purpose in ("train", "compile", "data_wait", "eval", "save")}
     kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     values: dict[str, Any] = {
@@ -237,15 +245,16 @@ def _measurements(run: spec.RunSpec, corpus: Corpus, clock: Clock, measured: dic
     last = measured["losses"][-max(10, round(LAST_STEPS_FRAC * run.num_steps)) :]
     documents: dict[str, evaluate.DocumentLosses] = measured["documents"]
     bits = {
-        domain: of_domain.loss_nats / math.log(2) / corpus.bytes_per_token(domain)
+        domain: evaluate.bits_per_byte(of_domain, measured["num_bytes"][domain])
         for domain, of_domain in documents.items()
     }
+    known_bits = [value for value in bits.values() if value is not None]
     errors = {domain: of_domain.standard_error_nats for domain, of_domain in documents.items()}
     known = [error for error in errors.values() if error is not None]
     values |= {
         "val_loss_nats": float(np.mean([of_domain.loss_nats for of_domain in documents.values()])),
         "val_loss_se_nats": math.hypot(*known) / len(documents) if len(known) == len(documents) else None,
-        "bits_per_byte": float(np.mean(list(bits.values()))),
+        "bits_per_byte": float(np.mean(known_bits)) if len(known_bits) == len(bits) else None,
         "train_loss_nats": float(last.mean()),
         "train_loss_se_nats": float(last.std(ddof=1) / math.sqrt(len(last))),
     }

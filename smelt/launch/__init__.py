@@ -1,0 +1,2 @@
+"""Who runs which run where: `folder` claims and reads run folders, `worker` trains claimed cells in one process,
+`local` starts workers on this machine and watches them."""

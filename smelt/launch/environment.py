@@ -1,0 +1,41 @@
+"""How a process that trains is set up: threads, pinning, and where compiled programs are kept.
+
+One single-threaded process a core beats one process with a thread pool at the sizes a CPU can train (30 to 45 % more
+tokens a second measured at width 128 on two cores): small matmuls leave the pool waiting. The thread count moves the
+last bits of a loss, so it is set explicitly and recorded in every row.
+"""
+
+import os
+from pathlib import Path
+
+CACHE = Path(os.environ.get("SMELT_CACHE", ".cache"))
+
+
+def worker_environment(threads: int) -> dict[str, str]:
+    """Environment variables of a worker with this many threads."""
+    return {
+        **os.environ,
+        "NPROC": str(threads),  # read by XLA for its CPU thread pool
+        "OMP_NUM_THREADS": str(threads),
+        "OPENBLAS_NUM_THREADS": str(threads),
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def available_cores() -> list[int]:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def use_compilation_cache() -> None:
+    """Keep compiled programs on disk: a shape is compiled once a machine, not once a process."""
+    import jax
+
+    folder = (CACHE / "jax").resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

@@ -1,0 +1,151 @@
+"""A Grid, a corpus and a calibration -> the grid as a table before anything trains: counts, prices and warnings.
+
+A price that was not measured is None with its reason: seconds and memory come from a calibration of this machine
+(`launch.calibration`) or not at all. Warnings are data, each with a code: repeated_data, one_sided, few_sizes,
+budget_off, match_off, few_steps.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from smelt import budget
+from smelt.grid import MIN_SIZES, Cell, Grid
+from smelt.launch.calibration import Calibration
+
+PROCESS_BYTES = 450 * 2**20  # resident memory of a worker before its first step, measured with jax 0.12 on Linux
+STATE_BYTES_PER_PARAM = 16  # float32 weights, two moments, gradient
+KEPT_BYTES_PER_PARAM = 4  # final weights
+KEPT_BYTES_PER_STEP = 140  # a line of metrics.jsonl
+BUDGET_TOLERANCE = 0.01
+MATCH_AIM = 0.01
+FEW_STEPS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Rows of the table, totals, and warnings as {code, message}."""
+
+    rows: tuple[dict[str, Any], ...]
+    totals: dict[str, Any]
+    warnings: tuple[dict[str, str], ...]
+
+
+def plan(
+    grid: Grid,
+    *,
+    num_train_tokens: Mapping[str, int | None],
+    calibration: Calibration | None,
+    num_workers: int,
+    state_of: Callable[[Cell], str],
+) -> Plan:
+    """Price a grid. num_train_tokens: corpus name -> tokens of its training split, None where it is not built."""
+    rows = tuple(
+        _row(grid, cell, num_train_tokens[cell.run.data.corpus], calibration, state_of(cell)) for cell in grid.cells
+    )
+    missing = [row for row in rows if row["state"] not in ("finished", "diverged", "stale")]
+    reason = None if calibration else "no calibration of this machine is kept: run smelt plan NAME --calibrate"
+    secs = [row["secs"] for row in missing]
+    totals = {
+        "num_cells": len(rows),
+        "num_to_train": len(missing),
+        "train_flops": sum(row["train_flops"] for row in rows),
+        "train_flops_left": sum(row["train_flops"] for row in missing),
+        "disk_bytes": sum(row["disk_bytes"] for row in rows),
+        "num_workers": num_workers,
+        "device": calibration.device if calibration else None,
+        "wall_secs": sum(secs) / num_workers if calibration else None,
+        "peak_memory_bytes": num_workers * max(row["memory_bytes"] for row in rows) if calibration else None,
+        "null_reason": reason,
+    }
+    return Plan(rows=rows, totals=totals, warnings=tuple(_warnings(grid, rows)))
+
+
+def _row(
+    grid: Grid, cell: Cell, num_train_tokens: int | None, calibration: Calibration | None, state: str
+) -> dict[str, Any]:
+    run, arch = cell.run, cell.run.arch
+    parameters = budget.params(arch)
+    flops_per_token, train_flops = grid.flops_per_token(cell), grid.train_flops(cell)
+    errors = grid.match_errors(cell)
+    secs = memory_bytes = None
+    if calibration:
+        secs = run.num_tokens * calibration.secs_per_token(flops_per_token) + calibration.compile_secs(flops_per_token)
+        batch_bytes = run.data.tokens_per_step * calibration.bytes_per_token(flops_per_token)
+        memory_bytes = PROCESS_BYTES + STATE_BYTES_PER_PARAM * parameters.total + batch_bytes
+    return {
+        "run_id": run.run_id,
+        "role": cell.role,
+        "variant": cell.variant,
+        "budget_flops": cell.budget_flops,
+        "size": cell.size,
+        "seed": run.seed,
+        "d_model": arch.d_model,
+        "layers": f"{arch.num_prelude}+{arch.loop.num_layers}x{arch.loop.num_passes}+{arch.num_coda}",
+        "effective_depth": arch.effective_depth,
+        "heads": f"{arch.attention.num_heads}/{arch.attention.num_kv_heads}x{arch.attention.head_dim}",
+        "experts": f"{arch.ffn.num_experts} top-{arch.ffn.top_k} x {arch.ffn.width}",
+        "num_params": parameters.non_embedding,
+        "num_params_total": parameters.total,
+        "num_params_active": budget.active_params(arch),
+        "flops_per_token": flops_per_token,
+        "num_tokens": run.num_tokens,
+        "tokens_per_param": run.num_tokens / parameters.non_embedding,
+        "batch_tokens": run.data.tokens_per_step,
+        "num_steps": run.num_steps,
+        "peak_lr": run.optim.peak_lr,
+        "train_flops": train_flops,
+        "budget_error": train_flops / cell.budget_flops - 1,
+        "match_error_flops": errors["flops_per_token"],
+        "match_error_params": errors["num_params"],
+        "match_error_kv": errors["kv_cache"],
+        "epochs": run.num_tokens / num_train_tokens if num_train_tokens else None,
+        "secs": secs,
+        "memory_bytes": memory_bytes,
+        "disk_bytes": KEPT_BYTES_PER_PARAM * parameters.total + KEPT_BYTES_PER_STEP * run.num_steps,
+        "state": state,
+    }
+
+
+def _warnings(grid: Grid, rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = []
+
+    def warn(code: str, message: str) -> None:
+        found.append({"code": code, "message": message})
+
+    for row in rows:
+        name = f"{row['variant']} of size {row['size']} at {row['budget_flops']:.3g} FLOPs"
+        if row["epochs"] is not None and row["epochs"] > 1:
+            warn("repeated_data", f"{name} reads the training split {row['epochs']:.2f} times")
+        if abs(row["budget_error"]) > BUDGET_TOLERANCE:
+            warn("budget_off", f"{name} is {row['budget_error']:+.2%} off its budget: whole steps are too coarse")
+        if row["num_steps"] < FEW_STEPS:
+            warn("few_steps", f"{name} has {row['num_steps']} steps: a smaller batch gives more")
+    for size, variant, worst in _worst_matches(grid, rows):
+        if grid.held != "none" and worst > MATCH_AIM:
+            warn("match_off", f"{variant} of size {size} is matched to {worst:.2%} only (aim {MATCH_AIM:.0%})")
+    for flops in grid.budgets_flops:
+        sizes = {
+            row["size"]: row["num_params"] for row in rows if row["budget_flops"] == flops and row["role"] == "grid"
+        }
+        if len(sizes) < MIN_SIZES:
+            warn(
+                "few_sizes",
+                f"{flops:.3g} FLOPs has {len(sizes)} sizes: a parabola wants {MIN_SIZES} around its minimum",
+            )
+        if grid.expected_optimum is not None and len(sizes) > 1:
+            optimum = grid.expected_optimum(flops)
+            below = sum(num_params < optimum for num_params in sizes.values())
+            if below == 0 or below == len(sizes):
+                side = "above" if below == 0 else "below"
+                warn("one_sided", f"{flops:.3g} FLOPs: every size lies {side} the expected optimum of {optimum:.3g}")
+    return found
+
+
+def _worst_matches(grid: Grid, rows: Sequence[dict[str, Any]]) -> list[tuple[int, str, float]]:
+    """Once a (size, variant): the largest error of what the grid holds equal."""
+    held = {
+        "three_budgets": ("match_error_flops", "match_error_params", "match_error_kv"),
+    }.get(grid.held, ())
+    worst = {(row["size"], row["variant"]): max((abs(row[name]) for name in held), default=0.0) for row in rows}
+    return [(size, variant, error) for (size, variant), error in worst.items()]
