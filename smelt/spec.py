@@ -50,10 +50,25 @@ def _choice(spec: Any, name: str, choices: Any) -> None:
 
 def _number(spec: Any, name: str, low: float, high: float, *, low_open: bool = False) -> None:
     value = getattr(spec, name)
-    inside = isinstance(value, int | float) and math.isfinite(value) and low <= value <= high
-    if not inside or (low_open and value == low):
+    real = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not real or not low <= value <= high or (low_open and value == low):
         bracket = "(" if low_open else "["
         raise BadInput(f"{type(spec).__name__}.{name} is {value!r}: give a number in {bracket}{low}, {high}]")
+    object.__setattr__(spec, name, value + 0.0)  # 1 and 1.0 are one spec and must have one hash
+
+
+def _member(spec: Any, name: str, kind: type) -> None:
+    value = getattr(spec, name)
+    _require(isinstance(value, kind), f"{type(spec).__name__}.{name} is {value!r}: give a {kind.__name__}")
+
+
+def _non_negative(spec: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(spec, name)
+        _require(
+            isinstance(value, int) and not isinstance(value, bool) and value >= 0,
+            f"{type(spec).__name__}.{name} is {value!r}: give a non-negative integer",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +159,13 @@ class ArchSpec:
 
     def __post_init__(self) -> None:
         _positive(self, "vocab_size", "d_model")
-        for name in ("num_prelude", "num_coda"):
-            value = getattr(self, name)
-            _require(isinstance(value, int) and value >= 0, f"{name} is {value!r}: give a non-negative integer")
+        _non_negative(self, "num_prelude", "num_coda")
+        for name, kind in (("loop", Loop), ("attention", Attention), ("ffn", FFN), ("router", Router)):
+            _member(self, name, kind)
+        if self.outer_ffn is not None:
+            _member(self, "outer_ffn", FFN)
+        _member(self, "norm_gain", bool)
+        _member(self, "tied_embeddings", bool)
         _require(
             self.outer_ffn is None or self.num_prelude + self.num_coda > 0,
             "outer_ffn is given but there is no prelude or coda layer to have it: give None",
@@ -248,6 +267,8 @@ class DataSpec:
 
     def __post_init__(self) -> None:
         _positive(self, "seq_len", "batch_seqs", "validation_tokens")
+        _member(self, "confine_attention", bool)
+        _member(self, "corpus", str)
         _require(bool(self.corpus), "DataSpec.corpus is empty: name a built corpus (smelt corpus info)")
 
     @property
@@ -267,10 +288,9 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         _positive(self, "num_steps")
-        _require(
-            isinstance(self.seed, int) and self.seed >= 0,
-            f"RunSpec.seed is {self.seed!r}: give a non-negative integer",
-        )
+        _non_negative(self, "seed")
+        for name, kind in (("arch", ArchSpec), ("optim", OptimSpec), ("data", DataSpec)):
+            _member(self, name, kind)
 
     @cached_property
     def run_id(self) -> str:

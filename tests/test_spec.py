@@ -1,0 +1,233 @@
+"""Specs say what they refuse, survive a round trip, and differ in their hash wherever they differ."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smelt.errors import BadInput
+from smelt.spec import (
+    FFN,
+    ArchSpec,
+    Attention,
+    DataSpec,
+    Loop,
+    OptimSpec,
+    Router,
+    RunSpec,
+    arch_from_dict,
+    flatten,
+    run_from_dict,
+    to_dict,
+)
+from tests.strategies import arch_specs, run_specs
+
+ATTENTION = Attention(num_heads=4, num_kv_heads=2, head_dim=8, scale="1/sqrt(d_k)")
+LOOP = Loop(num_layers=4, num_passes=1, residual_scale=1.0, attention_sets="shared")
+EXPERTS = FFN(width=16, num_experts=8, top_k=2)
+ARCH = ArchSpec(
+    vocab_size=256,
+    d_model=32,
+    num_prelude=1,
+    loop=LOOP,
+    num_coda=0,
+    attention=ATTENTION,
+    ffn=EXPERTS,
+    outer_ffn=EXPERTS,
+    router=Router(load_balance_coef=0.01, z_loss_coef=0.001),
+    norm_gain=True,
+    tied_embeddings=False,
+)
+OPTIM = OptimSpec(
+    peak_lr=1e-2,
+    schedule="wsd",
+    warmup_frac=0.1,
+    decay_frac=0.2,
+    final_frac=0.05,
+    beta1=0.9,
+    beta2=0.95,
+    eps=1e-8,
+    weight_decay=0.1,
+    clip_norm=1.0,
+)
+DATA = DataSpec(corpus="builtin", seq_len=128, batch_seqs=8, confine_attention=True, validation_tokens=4096)
+RUN = RunSpec(arch=ARCH, optim=OPTIM, data=DATA, num_steps=100, seed=0)
+
+
+@given(run_specs())
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_a_run_read_back_from_its_json_is_the_same_run(run):
+    again = run_from_dict(json.loads(json.dumps(to_dict(run))))
+    assert again == run
+    assert again.run_id == run.run_id
+
+
+@given(arch_specs())
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_an_architecture_read_back_from_its_json_is_the_same_architecture(arch):
+    assert arch_from_dict(json.loads(json.dumps(to_dict(arch)))) == arch
+
+
+# One other value for every field of a run, by its dotted name.
+OTHERS = {
+    "arch.vocab_size": 257,
+    "arch.d_model": 34,
+    "arch.num_prelude": 2,
+    "arch.loop.num_layers": 5,
+    "arch.loop.num_passes": 2,
+    "arch.loop.residual_scale": 0.5,
+    "arch.loop.attention_sets": "per_pass",
+    "arch.num_coda": 1,
+    "arch.attention.num_heads": 6,
+    "arch.attention.num_kv_heads": 1,
+    "arch.attention.head_dim": 10,
+    "arch.attention.scale": "1/d_k",
+    "arch.ffn.width": 17,
+    "arch.ffn.num_experts": 9,
+    "arch.ffn.top_k": 3,
+    "arch.outer_ffn.width": 17,
+    "arch.outer_ffn.num_experts": 9,
+    "arch.outer_ffn.top_k": 3,
+    "arch.router.load_balance_coef": 0.02,
+    "arch.router.z_loss_coef": 0.002,
+    "arch.norm_gain": False,
+    "arch.tied_embeddings": True,
+    "optim.peak_lr": 2e-2,
+    "optim.schedule": None,  # needs decay_frac to move too: below
+    "optim.warmup_frac": 0.2,
+    "optim.decay_frac": 0.3,
+    "optim.final_frac": 0.1,
+    "optim.beta1": 0.8,
+    "optim.beta2": 0.9,
+    "optim.eps": 1e-9,
+    "optim.weight_decay": 0.2,
+    "optim.clip_norm": 2.0,
+    "data.corpus": "other",
+    "data.seq_len": 256,
+    "data.batch_seqs": 16,
+    "data.confine_attention": False,
+    "data.validation_tokens": 8192,
+    "num_steps": 101,
+    "seed": 1,
+}
+
+
+def _moved(run, name, value):
+    tree = to_dict(run)
+    *path, leaf = name.split(".")
+    inner = tree
+    for part in path:
+        inner = inner[part]
+    inner[leaf] = value
+    return run_from_dict(tree)
+
+
+def test_no_two_runs_that_differ_in_a_field_share_a_run_id():
+    assert OTHERS.keys() == flatten(RUN).keys()
+    others = [_moved(RUN, name, value) for name, value in OTHERS.items() if value is not None]
+    others.append(replace(RUN, optim=replace(OPTIM, schedule="cosine", decay_frac=1.0)))
+    others.append(replace(RUN, arch=replace(ARCH, outer_ffn=None)))
+    assert len({run.run_id for run in [RUN, *others]}) == len(OTHERS) + 2
+
+
+def test_an_integer_and_the_same_float_are_one_run():
+    whole = replace(RUN, optim=replace(OPTIM, clip_norm=1, weight_decay=0))
+    assert whole.run_id == replace(RUN, optim=replace(OPTIM, weight_decay=0.0)).run_id
+    assert replace(RUN, optim=replace(OPTIM, weight_decay=-0.0)).run_id == whole.run_id
+
+
+def test_the_run_id_does_not_depend_on_the_process():
+    code = "from tests.test_spec import RUN; print(RUN.run_id)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == RUN.run_id
+
+
+def test_planning_modules_import_neither_jax_nor_pandas():
+    code = (
+        "import sys, smelt.spec, smelt.variants, smelt.budget, smelt.match; "
+        "print([name for name in ('jax', 'flax', 'pandas', 'scipy', 'matplotlib') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+BAD = [
+    (lambda: replace(ATTENTION, num_heads=0), "num_heads is 0: give a positive integer"),
+    (lambda: replace(ATTENTION, num_heads=4.0), "num_heads is 4.0"),
+    (lambda: replace(ATTENTION, num_heads=True), "num_heads is True"),
+    (lambda: replace(ATTENTION, num_heads=5), "num_heads 5 is no multiple of num_kv_heads 2"),
+    (lambda: replace(ATTENTION, head_dim=7), "head_dim is 7: RoPE turns pairs"),
+    (lambda: replace(ATTENTION, scale="1"), "scale is '1': choose one of"),
+    (lambda: replace(EXPERTS, top_k=9), "top_k 9 is more than num_experts 8"),
+    (lambda: replace(EXPERTS, width=-1), "width is -1"),
+    (lambda: replace(LOOP, residual_scale=0.0), r"residual_scale is 0.0: give a number in \(0.0, 1.0\]"),
+    (lambda: replace(LOOP, residual_scale=float("nan")), "residual_scale is nan"),
+    (lambda: replace(LOOP, residual_scale=True), "residual_scale is True"),
+    (lambda: replace(LOOP, attention_sets="own"), "attention_sets is 'own'"),
+    (lambda: replace(LOOP, num_passes=0), "num_passes is 0"),
+    (lambda: replace(ARCH.router, load_balance_coef=-1.0), "load_balance_coef is -1.0"),
+    (lambda: replace(ARCH.router, z_loss_coef=float("inf")), "z_loss_coef is inf"),
+    (lambda: replace(ARCH, num_prelude=-1), "num_prelude is -1: give a non-negative integer"),
+    (lambda: replace(ARCH, num_prelude=0), "outer_ffn is given but there is no prelude or coda"),
+    (lambda: replace(ARCH, loop=None), "loop is None: give a Loop"),
+    (lambda: replace(ARCH, outer_ffn=LOOP), "give a FFN"),
+    (lambda: replace(ARCH, norm_gain="yes"), "norm_gain is 'yes': give a bool"),
+    (lambda: replace(ARCH, vocab_size=0), "vocab_size is 0"),
+    (lambda: replace(OPTIM, peak_lr=0.0), "peak_lr is 0.0"),
+    (lambda: replace(OPTIM, peak_lr="1e-3"), "peak_lr is '1e-3'"),
+    (lambda: replace(OPTIM, schedule="linear"), "schedule is 'linear': choose one of wsd, cosine"),
+    (lambda: replace(OPTIM, schedule="cosine"), "decay_frac is 0.2: the cosine schedule decays throughout"),
+    (lambda: replace(OPTIM, warmup_frac=0.9), "warmup_frac 0.9 [+] decay_frac 0.2 is over 1"),
+    (lambda: replace(OPTIM, beta2=1.0), "beta2 is 1.0"),
+    (lambda: replace(DATA, corpus=""), "corpus is empty"),
+    (lambda: replace(DATA, seq_len=0), "seq_len is 0"),
+    (lambda: replace(DATA, confine_attention=1), "confine_attention is 1: give a bool"),
+    (lambda: replace(RUN, seed=-1), "seed is -1"),
+    (lambda: replace(RUN, num_steps=0), "num_steps is 0"),
+    (lambda: replace(RUN, arch=None), "arch is None: give a ArchSpec"),
+    (lambda: run_from_dict({**to_dict(RUN), "sed": 1}), "unknown field sed: known are arch"),
+    (lambda: run_from_dict({"arch": {}}), "field data is missing"),
+    (lambda: run_from_dict({**to_dict(RUN), "optim": 3}), "optim is 3: expected an object"),
+    (lambda: arch_from_dict({**to_dict(ARCH), "ffn": {"width": 3}}), "field arch.ffn.num_experts is missing"),
+    (lambda: arch_from_dict([]), r"arch is \[\]: expected an object"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), BAD, ids=[message for _, message in BAD])
+def test_bad_input_is_refused_in_one_line_with_the_value(make, message):
+    with pytest.raises(BadInput, match=message) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+@given(arch_specs())
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_segments_cover_every_layer_and_visit_once(arch):
+    assert sum(segment.num_layers for segment in arch.segments) == arch.num_layers
+    assert sum(segment.num_visits for segment in arch.segments) == arch.effective_depth
+    looped = arch.loop.num_layers * (arch.loop.num_passes - 1)
+    assert arch.effective_depth == arch.num_layers + looped
+    assert all(segment.num_layers > 0 for segment in arch.segments)
+
+
+@given(st.sampled_from(sorted(OTHERS)))
+@settings(max_examples=10, deadline=None, derandomize=True)
+def test_a_missing_field_is_named(name):
+    tree = to_dict(RUN)
+    *path, leaf = name.split(".")
+    inner = tree
+    for part in path:
+        inner = inner[part]
+    del inner[leaf]
+    with pytest.raises(BadInput, match=f"field {name} is missing"):
+        run_from_dict(tree)
+
+
+def test_an_absent_outer_ffn_flattens_to_nulls():
+    flat = flatten(replace(ARCH, outer_ffn=None))
+    assert flat.keys() == flatten(ARCH).keys()
+    assert flat["outer_ffn.width"] is None
