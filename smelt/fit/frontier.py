@@ -93,6 +93,8 @@ def fit_frontier(
     floor, log_coefficient, exponent = _unpacked(point_P[None], saturating)
     residual = log_loss - np.log(_loss(floor, log_coefficient, exponent, log_compute))[0]
 
+    values = {"floor": float(floor[0]), "log_coefficient": float(log_coefficient[0]), "exponent": float(exponent[0])}
+    flags = _flags(values, losses, saturating, num_budgets)
     method = "the law fitted to draws of its points"
     spare = len(losses) - num_parameters
     rms = float(np.sqrt(residual @ residual / spare)) if spare else 0.0
@@ -102,13 +104,13 @@ def fit_frontier(
         noise *= np.sqrt(spare / generator.chisquare(spare, size=(draws, 1)))
         loss_draws = np.exp(log_loss - residual + noise)
         method = f"draws of the scatter about the law, {spare} degrees of freedom"
+    elif loss_draws is not None and not saturating and spare:
+        flags += _bent(log_compute, log_loss, residual, np.log(loss_draws))
     by_name = None
     if loss_draws is not None:
         by_name = _refitted(problem, point_P, loss_draws, saturating)
-    values = {"floor": float(floor[0]), "log_coefficient": float(log_coefficient[0]), "exponent": float(exponent[0])}
     reason = None if by_name is not None else "as many points as parameters: nothing tells the noise"
     kept = ("floor", "exponent") if saturating else ("exponent",)
-    flags = _flags(values, losses, saturating, num_budgets, by_name, residual)
     return Frontier(
         kind=law.name,
         **values,
@@ -147,7 +149,25 @@ def _refitted(problem: solver.Problem, point_P: np.ndarray, loss_draws: np.ndarr
     return {"floor": np.where(unusable, np.nan, floor), "log_coefficient": log_coefficient, "exponent": exponent}
 
 
-def _flags(values, losses, saturating, num_budgets, by_name, residual) -> list[Flag]:
+def _bent(log_compute: np.ndarray, log_loss: np.ndarray, residual: np.ndarray, log_draws: np.ndarray) -> list[Flag]:
+    """A flag where the points' own noise does not explain how far they lie off a line (5 % level)."""
+    powers = np.stack([np.ones_like(log_compute), log_compute], axis=1)
+    off_line = np.eye(len(log_compute)) - powers @ np.linalg.pinv(powers)
+    noise_squares = (((log_draws - log_loss) @ off_line) ** 2).sum(axis=1)
+    noise_squares = noise_squares[np.isfinite(noise_squares)]
+    share = float(np.mean(noise_squares >= residual @ residual)) if noise_squares.size else 1.0
+    if share >= 0.05:
+        return []
+    return [
+        Flag(
+            code="pure_law_misses",
+            message=f"the points lie {np.sqrt(np.mean(residual**2)):.2%} (rms) off a pure power law, as far as noise "
+            f"takes them in {share:.1%} of draws: it is bent, savings from it are biased at the ends",
+        )
+    ]
+
+
+def _flags(values: Mapping[str, float], losses: np.ndarray, saturating: bool, num_budgets: int) -> list[Flag]:
     flags = []
     if num_budgets < (5 if saturating else 3):
         flags.append(
@@ -162,16 +182,6 @@ def _flags(values, losses, saturating, num_budgets, by_name, residual) -> list[F
                 message=f"the loss does not fall with compute (exponent {values['exponent']:.3g})",
             )
         )
-    if by_name is not None and not saturating:
-        # The points' own noise explains a scatter of its size; more says that the law is bent.
-        scatter = float(np.sqrt(np.mean(residual**2)))
-        if scatter > 0.003 and num_budgets >= 3:
-            flags.append(
-                Flag(
-                    code="pure_law_misses",
-                    message=f"points lie {scatter:.2%} (rms) off a pure power law; compare with the saturating one",
-                )
-            )
     return flags
 
 

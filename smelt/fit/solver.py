@@ -28,6 +28,9 @@ GRADIENT_TOLERANCE = 1e-7
 STARTS_AGREE_RELATIVE = 1e-9
 # A term this far below the loss in logarithms changes no predicted digit: its coefficient stops there.
 DEAD_TERM_LOG = -25.0
+MAX_REFUSED = 14  # steps in a row, half of either kind: the objective's rounding is reached
+MAX_EXPONENT_STEP = 1.0  # an iteration: further off the linear model is wrong
+MAX_GROWTH = 10.0  # of a coefficient, relative, an iteration
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,9 @@ def problem(design_KMN: np.ndarray, log_loss_N: np.ndarray, delta: float) -> Pro
         jacobian_KNP[index, :, index] = 1.0
         jacobian_KNP[index, :, num_coefficients:] = (design_KMN[index] - centre_KM[index][:, None]).T
     outer = np.einsum("KNP,KNQ->KNPQ", jacobian_KNP, jacobian_KNP)
+    # Steps are relative changes of the coefficients, in which the loss is linear: no second derivative of its own.
+    for index in range(num_coefficients):
+        outer[index, :, index, index] = 0.0
     return Problem(
         jacobian_KNP=jacobian_KNP,
         outer_KN_PP=outer.reshape(num_coefficients * num_rows, size * size),
@@ -120,11 +126,22 @@ def _derivatives(problem: Problem, residual_RN, share_RKN, weight_RN):
     scale_RP = np.einsum("RN,RNP->RP", np.abs(psi_RN), np.abs(jacobian_RNP))
     transposed = jacobian_RNP.transpose(0, 2, 1)
     gauss_newton = transposed @ (irls_RN[:, :, None] * jacobian_RNP)
-    # Hessian = J' 1{inside} J - sum psi * second derivative of ln loss, which is sum_k share_k U_k U_k' - J J'.
+    # Hessian = J' 1{inside} J - sum psi * second derivative of ln loss, which is sum_k share_k U_k U_k' - J J'
+    # (U_k U_k' without the entry of coefficient k itself).
     own = transposed @ ((weight_RN * inside_RN + psi_RN)[:, :, None] * jacobian_RNP)
     flat = (psi_RN[:, None, :] * share_RKN).reshape(len(psi_RN), -1) @ problem.outer_KN_PP
     hessian = own - flat.reshape(own.shape)
     return down_RP, gauss_newton, hessian, scale_RP
+
+
+def _scaled_gradient(down_RP: np.ndarray, scale_RP: np.ndarray) -> np.ndarray:
+    """The largest entry relative to what it would be were all residuals of one sign, 0 to 1.
+
+    A term that has died (a share below a thousandth of the largest) moves no residual of its own and is held to the
+    scale of the others.
+    """
+    floor_RP = 1e-3 * scale_RP.max(axis=1, keepdims=True) + 1e-300
+    return np.max(np.abs(down_RP) / np.maximum(scale_RP, floor_RP), axis=1)
 
 
 def polish(
@@ -160,11 +177,10 @@ def polish(
         down, gauss_newton, hessian, scale = _derivatives(problem, residual, share, weight)
         # A term at its lower bound that would go lower is where it wants to be.
         down[:, :count][(point[:, :count] <= lowest) & (down[:, :count] < 0)] = 0.0
-        # A parameter that moves no residual (a dead term) has no gradient to be compared with.
-        scaled = np.max(np.abs(down) / np.maximum(scale, 1e-12 * scale.max(axis=1, keepdims=True) + 1e-300), axis=1)
+        scaled = _scaled_gradient(down, scale)
         tiny = value <= 1e-26 * weight.sum(axis=1)
         finished = (scaled <= GRADIENT_AIM) | tiny
-        ended = finished | (stalled >= 12) | (iteration == max_iterations - 1)
+        ended = finished | (stalled >= MAX_REFUSED) | (iteration == max_iterations - 1)
         if ended.any():
             where = active[ended]
             done_RP[where], objective_R[where] = point[ended], value[ended]
@@ -185,10 +201,12 @@ def polish(
         ridge = ridge + 1e-12 * ridge.max(axis=1, keepdims=True) + 1e-300
         matrix = curvature.copy()
         matrix[:, diagonal, diagonal] += damping[kind][:, None] * ridge
-        step = _solve(matrix, down, ridge)
-        # Entry by entry: a dying term runs off by hundreds and must not hold the others back.
-        trial = point + np.clip(step, -4.0, 4.0)
-        trial[:, :count] = np.maximum(trial[:, :count], lowest)
+        low, high = np.full_like(point, -MAX_EXPONENT_STEP), np.full_like(point, MAX_EXPONENT_STEP)
+        low[:, :count] = np.minimum(np.expm1(lowest - point[:, :count]), 0.0)
+        high[:, :count] = MAX_GROWTH
+        step = _bounded_step(matrix, down, ridge, low, high)
+        trial = point + step
+        trial[:, :count] = np.maximum(point[:, :count] + np.log1p(step[:, :count]), lowest)
         trial_residual, trial_share = _residuals(problem, trial, log_loss)
         trial_value = _objective(trial_residual, weight, problem.delta)
         better = trial_value < value
@@ -196,7 +214,8 @@ def polish(
         residual = np.where(better[:, None], trial_residual, residual)
         share = np.where(better[:, None, None], trial_share, share)
         value = np.where(better, trial_value, value)
-        damping[kind] = np.clip(damping[kind] * np.where(better, 0.2, 6.0), 1e-14, 1e8)
+        # A refused step jumps to a damping that matters: one that has sunk to 1e-12 would take all tries to rise.
+        damping[kind] = np.where(better, np.maximum(damping[kind] * 0.2, 1e-12), np.maximum(damping[kind] * 10, 1e-5))
         stalled = np.where(better, 0, stalled + 1)
     return Solution(
         parameters_RP=uncentred(problem, done_RP),
@@ -204,6 +223,27 @@ def polish(
         gradient_R=gradient_R,
         converged_R=converged_R,
     )
+
+
+def _bounded_step(
+    matrix: np.ndarray, down_RP: np.ndarray, ridge_RP: np.ndarray, low_RP: np.ndarray, high_RP: np.ndarray
+) -> np.ndarray:
+    """The step, its entries between `low_RP` and `high_RP`; where one is cut off the others are solved for again.
+
+    A dying term would go below zero, and the rest of such a step is meant for a point that is not reached.
+    """
+    step_RP = _solve(matrix, down_RP, ridge_RP)
+    held_RP = (step_RP < low_RP) | (step_RP > high_RP)
+    cut = np.flatnonzero(held_RP.any(axis=1))
+    if cut.size:
+        held, low, high = held_RP[cut], low_RP[cut], high_RP[cut]
+        fixed = np.where(held, np.clip(step_RP[cut], low, high), 0.0)
+        inner = np.where(held[:, :, None] | held[:, None, :], 0.0, matrix[cut])
+        index = np.arange(held.shape[1])
+        inner[:, index, index] += held
+        right = np.where(held, fixed, down_RP[cut] - np.einsum("RPQ,RQ->RP", matrix[cut], fixed))
+        step_RP[cut] = np.clip(_solve(inner, right, ridge_RP[cut]), low, high)
+    return step_RP
 
 
 def _solve(matrix: np.ndarray, right_RP: np.ndarray, ridge_RP: np.ndarray) -> np.ndarray:
@@ -286,7 +326,11 @@ def certificate(
     objective = float(_objective(residual, weight_RN, problem.delta)[0])
     down, gauss_newton, hessian, scale = _derivatives(problem, residual, share, weight_RN)
     exact = objective <= 1e-24 * weight_RN.sum()  # a noise-free table: nothing is left to be relative to
-    scaled = float(np.max(np.abs(down[0]) / np.maximum(scale[0], 1e-12 * scale.max() + 1e-300)))
+    # A term that has died moves no prediction: the point is a minimum in the others, and the fit says what died.
+    count = problem.num_coefficients
+    live = np.concatenate([share[0].max(axis=1) > 1e-9, np.ones(len(parameters_P) - count, dtype=bool)])
+    down, gauss_newton, hessian = down[:, live], gauss_newton[:, live][:, :, live], hessian[:, live][:, :, live]
+    scaled = float(_scaled_gradient(down, scale[:, live])[0])
     unit = np.sqrt(np.maximum(np.diag(gauss_newton[0]), 1e-300))
     unit_hessian = hessian[0] / np.outer(unit, unit)
     eigenvalues = np.linalg.eigvalsh(unit_hessian)

@@ -113,7 +113,7 @@ def fit_surface(
     best = int(np.argmin(solution.objective_R))
     best_P = solution.parameters_RP[best]
     proof = solver.certificate(problem, best_P, weight_N, solution.objective_R)
-    parameters = _named(law, best_P)
+    parameters = {name: float(value[0]) for name, value in _named(law, best_P[None], losses.min()).items()}
     residuals = np.log(losses) - np.log(laws.predicted_loss(law, parameters, arrays))
     spare = len(losses) - len(law.parameters)
     mean_square = float(np.sum(weight_N * residuals**2) / np.sum(weight_N))
@@ -135,10 +135,15 @@ def fit_surface(
     )
 
 
-def _named(law: laws.Law, parameters_P: np.ndarray) -> dict[str, float]:
+def _named(law: laws.Law, parameters_RP: np.ndarray, smallest_loss: float) -> dict[str, np.ndarray]:
+    """By name, coefficients out of their logarithms; a floor at the solver's bound is the zero that it stands for."""
     count = len(law.coefficients)
-    values = [*(float(v) for v in np.exp(parameters_P[:count])), *(float(v) for v in parameters_P[count:])]
-    return dict(zip(law.parameters, values, strict=True))
+    with np.errstate(over="ignore"):
+        values_RP = np.concatenate([np.exp(parameters_RP[:, :count]), parameters_RP[:, count:]], axis=1)
+    by_name = dict(zip(law.parameters, values_RP.T, strict=True))
+    if law.floor is not None:
+        by_name[law.floor] = np.where(by_name[law.floor] < 1e-9 * smallest_loss, 0.0, by_name[law.floor])
+    return by_name
 
 
 def _diagnosed(law, parameters, losses, arrays, proof) -> list[Flag]:
@@ -210,10 +215,8 @@ def bootstrap(
     ]
     parameters_RP = np.concatenate([part.parameters_RP for part in parts])
     converged_R = np.concatenate([part.converged_R for part in parts])
-    with np.errstate(over="ignore"):
-        parameters_RP[:, : len(fit.law.coefficients)] = np.exp(parameters_RP[:, : len(fit.law.coefficients)])
     parameters_RP[~converged_R] = np.nan
-    by_name = dict(zip(fit.law.parameters, parameters_RP.T, strict=True))
+    by_name = _named(fit.law, parameters_RP, float(np.exp(problem.log_loss_N.min())))
     method = f"percentiles of {len(counts)} bootstrap draws by unit"
     warnings = list(fit.warnings)
     if not converged_R.all():
