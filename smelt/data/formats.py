@@ -74,6 +74,7 @@ def token_recipe(
                         f"{path} never holds the separator id {separator_id}; give the end-of-text id of its tokenizer"
                     )
                 starts = np.unique(np.concatenate([starts, found, found + 1]))
+                starts = starts[starts < len(tokens)]
             for number, (start, end) in enumerate(zip(starts, [*starts[1:], len(tokens)], strict=True)):
                 content = np.asarray(tokens[start:end])
                 if separator_id is not None and len(content) == 1 and content[0] == separator_id:
@@ -154,7 +155,8 @@ def _check_type(dtype: np.dtype, vocab_size: int, path: Path) -> None:
     if vocab_size - 1 > largest:
         mend = "; if its ids are uint32, say so" if dtype.itemsize == 2 else ""
         raise BadInput(
-            f"{path} stores {dtype.name}, which holds ids up to {largest}: too small for a vocabulary of {vocab_size}{mend}"
+            f"{path} stores {dtype.name}, which holds ids up to {largest}: "
+            f"too small for a vocabulary of {vocab_size}{mend}"
         )
 
 

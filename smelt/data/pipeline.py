@@ -62,6 +62,10 @@ class Batches:
         object.__setattr__(self, "_windows", windows)
         object.__setattr__(self, "_starts", self.corpus.train_documents()[:, 0].copy())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A worker process opens the files itself instead of being sent their content."""
+        return Batches, (self.corpus, self.seq_len, self.batch_seqs, self.seed)
+
     @property
     def num_windows(self) -> int:
         """Sequences in an epoch."""

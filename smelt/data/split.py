@@ -13,7 +13,7 @@ space, punctuation and case hide no copy; or TOKEN_WINDOW token ids. One in SAMP
 own hash, hence the same ones in a copy (the sampling of Broder, 1997).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ MAX_OVERLAP_FRAC = 0.3
 # Candidates are checked against the rest in one pass over the text, so there must be enough of them to replace
 # the near duplicates among the first.
 _POOL = 4
-_BLOCK_UNITS = 4_000_000
+_BLOCK_UNITS = 4_000_000  # of one document hashed at once
 
 _LETTERS_AND_DIGITS = bytes(
     ord(chr(byte).lower()) if chr(byte).isascii() and chr(byte).isupper() else byte for byte in range(256)
@@ -75,6 +75,7 @@ def split(
     kept, num_over_cap = _capped(documents, kept, domains, max_units)
     units = np.array([lengths[kept & (documents.domain == d)].sum() for d in range(len(domains))])
     given = bool((documents.split >= 0).any())
+    of_text = documents.flat.dtype == np.uint8
 
     groups, group_of = np.unique(documents.group_digest, return_inverse=True)
     group_units = np.zeros((len(groups), len(domains)), np.int64)
@@ -96,7 +97,7 @@ def split(
     in_pool[pool] = True
 
     candidates = np.flatnonzero(kept & in_pool[group_of])
-    shingles = [_shingles(documents, [index])[0] for index in candidates]
+    shingles = [_shingles(documents.content(index)) for index in candidates]
     sought = np.unique(np.concatenate([*shingles, np.empty(0, np.uint64)]))
     seen = _seen(documents, np.flatnonzero(kept & ~in_pool[group_of]), sought)
 
@@ -124,7 +125,8 @@ def split(
         "equal_documents_dropped": num_equal,
         "documents_over_cap_dropped": num_over_cap,
         "near_duplicates": {
-            "shingle": f"{WINDOW} letters and digits" if documents.flat.dtype == np.uint8 else "token ids",
+            "shingle": f"{WINDOW} letters and digits" if of_text else f"{TOKEN_WINDOW} token ids",
+            "sampled": f"1 in {SAMPLE}",
             "max_overlap_frac": MAX_OVERLAP_FRAC,
             "documents_moved_to_train": {},
             "overlap_left_frac": {},  # mean over the validation documents of the domain
@@ -197,55 +199,37 @@ def _fill(ranked: np.ndarray, group_units: np.ndarray, target: np.ndarray) -> np
 def _seen(documents: Spooled, indices: np.ndarray, sought: np.ndarray) -> np.ndarray:
     """Which of the sorted hashes `sought` occur in the documents `indices`."""
     seen = np.zeros(len(sought), bool)
-    if not len(sought):
-        return seen
-    for block in _blocks(documents, indices):
-        hashes = np.unique(np.concatenate(_shingles(documents, block)))
+    for index in indices if len(sought) else ():
+        hashes = _shingles(documents.content(index))
         found = np.minimum(np.searchsorted(sought, hashes), len(sought) - 1)
         seen[found[sought[found] == hashes]] = True
     return seen
 
 
-def _blocks(documents: Spooled, indices: np.ndarray) -> Iterator[np.ndarray]:
-    if len(indices):
-        ends = np.cumsum(documents.lengths[indices]) // _BLOCK_UNITS
-        yield from np.split(indices, np.flatnonzero(np.diff(ends)) + 1)
-
-
-def _shingles(documents: Spooled, indices: Sequence[int]) -> list[np.ndarray]:
-    """The sampled shingle hashes (sorted, unique, at least one) of each document."""
-    is_text = documents.flat.dtype == np.uint8
-    window = WINDOW if is_text else TOKEN_WINDOW
-    parts = []
-    for index in indices:
-        content = documents.content(index)
-        if is_text:
-            normal = content.tobytes().translate(_LETTERS_AND_DIGITS, _DROPPED)
-            content = np.frombuffer(normal, np.uint8)
-        parts.append(content.astype(np.uint64))
-    lengths = np.array([len(part) for part in parts])
-    hashes = _windows_hashed(np.concatenate(parts), window)
-    starts = np.cumsum(lengths) - lengths
-    found = []
-    for part, start in zip(parts, starts, strict=True):
-        own = hashes[start : start + len(part) - window + 1] if len(part) >= window else hashes[:0]
-        if not len(own):  # shorter than a shingle: the whole of it is one
-            found.append(np.array([digest64(part.tobytes())], np.uint64))
-            continue
-        sampled = own[own < np.uint64(2**64 // SAMPLE)]
-        found.append(np.unique(sampled) if len(sampled) else own.min(keepdims=True))
-    return found
+def _shingles(content: np.ndarray) -> np.ndarray:
+    """The sampled shingle hashes of a document: uint64, sorted, unique, at least one."""
+    window = TOKEN_WINDOW
+    if content.dtype == np.uint8:
+        window = WINDOW
+        content = np.frombuffer(content.tobytes().translate(_LETTERS_AND_DIGITS, _DROPPED), np.uint8)
+    sampled, least = [], []
+    for start in range(0, len(content) - window + 1, _BLOCK_UNITS):
+        hashes = _windows_hashed(content[start : start + _BLOCK_UNITS + window - 1].astype(np.uint64), window)
+        sampled.append(hashes[hashes < np.uint64(2**64 // SAMPLE)])
+        least.append(hashes.min())
+    if not least:  # shorter than a shingle: the whole of it is one
+        return np.array([digest64(content.tobytes())], np.uint64)
+    found = np.unique(np.concatenate(sampled))
+    return found if len(found) else np.array([min(least)], np.uint64)
 
 
 def _windows_hashed(values: np.ndarray, window: int) -> np.ndarray:
-    """Hash of `values[i : i + window]` for every i (window a power of two): a polynomial modulo 2**64, doubled
-    log2(window) times, then mixed."""
+    """Hash of `values[i : i + window]` for every i of at least `window` values, a power of two: a polynomial modulo
+    2**64 by doubling, then mixed."""
     hashes, width = values + np.uint64(1), 1
     multiplier = 0x5851F42D4C957F2D
     with np.errstate(over="ignore"):
         while width < window:
-            if len(hashes) <= width:
-                return hashes[:0]
             hashes = hashes[:-width] * np.uint64(pow(multiplier, width, 2**64)) + hashes[width:]
             width *= 2
     return mixed(hashes)
