@@ -1,0 +1,60 @@
+"""The command `smelt`: parse, call, render. Every verb that prints numbers takes --json.
+
+Exit codes: 0 done, 1 a run failed or a match does not fit, 2 bad input, 75 stopped and resumable.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import tyro
+
+from smelt import __version__
+from smelt.cli import corpora, grids, results
+from smelt.cli.words import say
+from smelt.errors import EXIT_BAD_INPUT, EXIT_RESUMABLE, BadInput
+
+VERBS = {
+    "match": grids.match,
+    "plan": grids.plan,
+    "run": grids.run,
+    "status": grids.status,
+    "fit": results.fit,
+    "compare": results.compare,
+    "report": results.report,
+    "export": results.export,
+    "merge": results.merge,
+    "import": results.import_table,
+    "repro": results.repro,
+    "diff": results.diff,
+    "corpus": corpora.corpus,
+}
+CORPUS_VERBS = {"build": corpora.build, "info": corpora.info, "verify": corpora.verify}
+DESCRIPTION = """Scaling-law experiments for architecture research: matched budgets, IsoFLOP grids, fits with intervals.
+
+First steps: smelt corpus build; smelt plan quickstart; smelt run quickstart; smelt report quickstart"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console script: returns the exit code. Bad input is one line on standard error."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words == ["--version"]:
+        print(f"smelt {__version__}")
+        return 0
+    nested = words[:1] == ["corpus"] and words[1:]
+    try:
+        return tyro.extras.subcommand_cli_from_dict(
+            CORPUS_VERBS if nested else VERBS,
+            args=words[1:] if nested else words,
+            prog="smelt corpus" if nested else "smelt",
+            description=corpora.corpus.__doc__ if nested else DESCRIPTION,
+            config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes),
+        )
+    except BadInput as error:
+        say(f"error: {error}")
+        return EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        say("stopped")
+        return EXIT_RESUMABLE
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0

@@ -1,0 +1,377 @@
+"""Verbs on a grid before and while it trains: match, plan, run, status.
+
+A verb is a function: its arguments are its options, its docstring its help. Heavy imports stay inside, so that planning
+starts at once.
+"""
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from tyro.conf import arg
+
+from smelt import terminal
+from smelt.cli.words import Json, Name, assignments, print_json, say
+from smelt.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, BadInput
+
+
+def match(
+    name: Name,
+    *,
+    variant: Annotated[str, arg(help="function of smelt.variants")] = "loop_middle",
+    size: Annotated[int | None, arg(help="index into the experiment's ladder; all where left out")] = None,
+    free: Annotated[tuple[str, ...], arg(help="dimensions that may move; the mode's own where left out")] = (),
+    multiple: Annotated[tuple[str, ...], arg(help="e.g. d_model=8 head_dim=4")] = (),
+    held: Annotated[
+        str, arg(help="what is held equal: three_budgets, flops_and_kv, active_params, ...")
+    ] = "three_budgets",
+    bound: Annotated[float, arg(help="largest relative error of what is held")] = 0.04,
+    convention: Annotated[str, arg(help="FLOP convention")] = "model",
+    co_design: Annotated[bool, arg(help="move the baselines a little too, so that all variants fit")] = False,
+    json: Json = False,
+) -> int:
+    """Find the variant whose budgets equal the baseline's.
+
+    Baselines are those of an experiment's grid. e.g. smelt match quickstart; smelt match quickstart --variant loop_all
+    --held active_params; smelt match quickstart --free d_model width --multiple d_model=4
+    """
+    from smelt import experiment as experiments
+    from smelt import match as matching
+    from smelt import variants
+
+    experiment = experiments.load(name)
+    function = getattr(variants, variant, None)
+    if not callable(function) or variant.startswith("_"):
+        known = [n for n in vars(variants) if callable(getattr(variants, n)) and n[0].islower() and n != "replace"]
+        raise BadInput(f"unknown variant {variant!r}: known are {', '.join(known)}")
+    ladder = dict(sorted({cell.size: (cell.baseline, cell.run.data.seq_len) for cell in experiment.grid.cells}.items()))
+    if size is not None and size not in ladder:
+        raise BadInput(f"size {size} is not in the ladder of {experiment.name}: it has {', '.join(map(str, ladder))}")
+    multiples = dict(assignments(multiple, int))
+    results, rows = [], []
+    for index, (baseline, context) in ladder.items():
+        if size is not None and index != size:
+            continue
+        options: dict[str, Any] = {"context": context, "free": free or None, "multiples": multiples or None}
+        options |= {"held": held, "bound": bound, "convention": convention}
+        if co_design:
+            designed = matching.co_design(baseline, [function], **options)
+            found, baseline = designed.matches[0], designed.baseline
+        else:
+            found = matching.match(baseline, function(baseline), **options)
+        for rank, candidate in enumerate((found, *found.runners_up)):
+            results.append({"size": index, "rank": rank, **_match_json(candidate)})
+            rows.append([str(index) if rank == 0 else "", str(rank), *_match_row(candidate)])
+        if found.reason:
+            say(f"size {index}: {found.reason}")
+    header = ["size", "rank", "width", "layers", "heads", "experts", *_error_names(results), "worst held"]
+    print_json(results) if json else print(terminal.table(header, rows))
+    return EXIT_DONE if all(result["fits"] for result in results if result["rank"] == 0) else EXIT_FAILED
+
+
+def _error_names(results: Sequence[dict[str, Any]]) -> list[str]:
+    return ["flops_per_token", "num_params", "kv_cache"]
+
+
+def _match_json(found: Any) -> dict[str, Any]:
+    from smelt.spec import to_dict
+
+    return {
+        "arch": to_dict(found.arch),
+        "baseline": to_dict(found.baseline),
+        "errors": found.errors,
+        "held": found.held,
+        "worst": found.worst,
+        "fits": found.fits,
+        "reason": found.reason or None,
+    }
+
+
+def _match_row(found: Any) -> list[str]:
+    arch = found.arch
+    shape = [str(arch.d_model), f"{arch.num_prelude}+{arch.loop.num_layers}x{arch.loop.num_passes}+{arch.num_coda}"]
+    shape += [f"{arch.attention.num_heads}/{arch.attention.num_kv_heads}x{arch.attention.head_dim}"]
+    shape += [f"{arch.ffn.num_experts} top-{arch.ffn.top_k} x {arch.ffn.width}"]
+    return [*shape, *(f"{found.errors[name]:+.2%}" for name in _error_names([])), f"{found.worst:.2%}"]
+
+
+def plan(
+    name: Name,
+    *,
+    calibrate: Annotated[bool, arg(help="time a few shapes on this machine first, about a minute")] = False,
+    workers: Annotated[int | None, arg(help="processes the price is for; one a core where left out")] = None,
+    max_hours: Annotated[float | None, arg(help="refuse (exit 2) a grid that is predicted to take longer")] = None,
+    rate_per_hour: Annotated[float | None, arg(help="price of an hour of this machine, to print a cost")] = None,
+    csv: Annotated[Path | None, arg(help="also write the table as CSV")] = None,
+    md: Annotated[bool, arg(help="print the table as markdown")] = False,
+    json: Json = False,
+) -> int:
+    """Show the grid as a table with counts, matched errors and prices; nothing is trained.
+
+    e.g. smelt plan quickstart; smelt plan quickstart --calibrate --max-hours 0.5; smelt plan my/grid.py --json
+    """
+    from smelt import experiment as experiments
+    from smelt.launch import calibration as calibrations
+    from smelt.launch.environment import available_cores
+
+    experiment = experiments.load(name)
+    kept = calibrations.calibrate(experiment) if calibrate else calibrations.kept()
+    priced = _plan(experiment, kept, workers or len(available_cores()))
+    totals = dict(priced.totals)
+    if rate_per_hour is not None:
+        totals["cost"] = None if totals["wall_secs"] is None else totals["wall_secs"] / 3600 * rate_per_hour
+    if csv is not None:
+        _write_csv(csv, priced.rows)
+    if json:
+        print_json({"experiment": experiment.name, "rows": priced.rows, "totals": totals, "warnings": priced.warnings})
+    else:
+        _print_plan(priced, totals, md)
+    if max_hours is not None:
+        if totals["wall_secs"] is None:
+            raise BadInput(f"--max-hours cannot be checked: {totals['null_reason']}")
+        if totals["wall_secs"] > max_hours * 3600:
+            hours = totals["wall_secs"] / 3600
+            raise BadInput(f"the grid is predicted to take {hours:.2f} h, over --max-hours {max_hours}: shrink it")
+    return EXIT_DONE
+
+
+def _plan(experiment: Any, calibration: Any, num_workers: int) -> Any:
+    from smelt import plan as planning
+    from smelt.data.store import open_corpus
+    from smelt.launch import folder as folders
+
+    num_train_tokens: dict[str, int | None] = {}
+    for corpus in {cell.run.data.corpus for cell in experiment.grid.cells}:
+        try:
+            num_train_tokens[corpus] = open_corpus(corpus).num_train_tokens
+        except BadInput:
+            num_train_tokens[corpus] = None
+    return planning.plan(
+        experiment.grid,
+        num_train_tokens=num_train_tokens,
+        calibration=calibration,
+        num_workers=num_workers,
+        state_of=lambda cell: folders.status(experiment.folder / cell.run.run_id).state,
+    )
+
+
+def _print_plan(priced: Any, totals: dict[str, Any], markdown: bool) -> None:
+    count, percent = terminal.count, terminal.percent
+    header = ["run", "role", "variant", "budget", "size", "seed", "width", "layers", "heads", "experts", "N", "active"]
+    header += ["tokens", "tokens/N", "batch", "steps", "rate", "FLOPs", "off", "F err", "N err", "KV err", "epochs"]
+    header += ["time", "memory", "state"]
+    rows = [
+        [
+            row["run_id"][:8],
+            row["role"],
+            row["variant"],
+            count(row["budget_flops"]),
+            str(row["size"]),
+            str(row["seed"]),
+            str(row["d_model"]),
+            row["layers"],
+            row["heads"],
+            row["experts"],
+            count(row["num_params"]),
+            count(row["num_params_active"]),
+            count(row["num_tokens"]),
+            f"{row['tokens_per_param']:.3g}",
+            str(row["batch_tokens"]),
+            str(row["num_steps"]),
+            f"{row['peak_lr']:.3g}",
+            count(row["train_flops"]),
+            percent(row["budget_error"]),
+            percent(row["match_error_flops"]),
+            percent(row["match_error_params"]),
+            percent(row["match_error_kv"]),
+            "-" if row["epochs"] is None else f"{row['epochs']:.2f}",
+            terminal.duration(row["secs"]),
+            terminal.num_bytes(row["memory_bytes"]),
+            row["state"],
+        ]
+        for row in priced.rows
+    ]
+    print(terminal.table(header, rows, markdown))
+    print(
+        f"\n{totals['num_cells']} runs, {totals['num_to_train']} to train, {totals['train_flops']:.3g} FLOPs, "
+        f"{terminal.num_bytes(totals['disk_bytes'])} on disk"
+    )
+    if totals["wall_secs"] is None:
+        print(f"time and memory: unknown, {totals['null_reason']}")
+    else:
+        print(
+            f"predicted {terminal.duration(totals['wall_secs'])} with {totals['num_workers']} workers on "
+            f"{totals['device']}, {terminal.num_bytes(totals['peak_memory_bytes'])} of memory"
+        )
+    if totals.get("cost") is not None:
+        print(f"cost {totals['cost']:.2f}")
+    for warning in priced.warnings:
+        print(f"warning ({warning['code']}): {warning['message']}")
+
+
+def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    import csv
+    import io
+
+    from smelt.files import write_text
+
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def run(
+    name: Name,
+    *,
+    workers: Annotated[int | None, arg(help="processes; one a core where left out")] = None,
+    only: Annotated[tuple[str, ...], arg(help="variants, roles or run ids (their beginning) to train")] = (),
+    limit: Annotated[int | None, arg(help="train at most so many runs, in the order of the plan")] = None,
+    retry_failed: Annotated[bool, arg(help="train failed runs again")] = False,
+    retrain_stale: Annotated[bool, arg(help="move rows of other code or corpus aside and train them again")] = False,
+    dry_run: Annotated[bool, arg(help="say what would be trained, and stop")] = False,
+    json: Json = False,
+) -> int:
+    """Train what is missing; the same command again trains nothing.
+
+    Runs that are to be predicted are trained last, after their loss was predicted from the others. Ctrl-C stops after
+    the step at hand (exit 75), twice at once. e.g. smelt run quickstart; smelt run quickstart --only loop_middle
+    """
+    from smelt import experiment as experiments
+    from smelt.data.store import open_corpus
+    from smelt.launch import folder as folders
+
+    experiment = experiments.load(name)
+    grid = experiment.grid
+    for corpus in sorted({cell.run.data.corpus for cell in grid.cells}):
+        open_corpus(corpus)
+
+    def folder_of(cell: Any) -> Path:
+        return experiment.folder / cell.run.run_id
+
+    chosen = [cell for cell in grid.cells if not only or _chosen(cell, only)]
+    if not chosen:
+        raise BadInput(f"--only {' '.join(only)} selects no run of {experiment.name}: see smelt plan {name}")
+    if retrain_stale:
+        _move_stale_aside(experiment, chosen)
+    missing = folders.pending(chosen, folder_of, retry_failed=retry_failed)[:limit]
+    reused = sum(folders.status(folder_of(cell)).done for cell in chosen)
+    if dry_run:
+        say(f"{len(missing)} runs would be trained, {reused} are there already")
+        return EXIT_DONE
+    code = EXIT_DONE
+    for predicting in (False, True):
+        stage = [cell for cell in missing if (cell.role == "prediction") == predicting]
+        if not stage:
+            continue
+        if predicting:
+            _predict_before_training(experiment)
+        code = _train(experiment, stage, workers, quiet=json)
+        if code != EXIT_DONE:
+            break
+    states = [folders.status(folder_of(cell)) for cell in missing]
+    summary = {
+        "computed": sum(state.state == "finished" for state in states),
+        "reused": reused,
+        "diverged": sum(state.state == "diverged" for state in states),
+        "failed": sum(state.state == "failed" for state in states),
+        "left": sum(state.state in ("planned", "stopped", "running") for state in states),
+    }
+    for cell, state in zip(missing, states, strict=True):
+        if state.state in ("failed", "diverged"):
+            say(f"{state.state}: run {cell.run.run_id} ({state.reason}); see {folder_of(cell)}")
+    line = ", ".join(f"{number} {what}" for what, number in summary.items())
+    print_json(summary) if json else print(line)
+    return code
+
+
+def _chosen(cell: Any, only: Sequence[str]) -> bool:
+    return any(word in (cell.variant, cell.role) or cell.run.run_id.startswith(word) for word in only)
+
+
+def _train(experiment: Any, cells: Sequence[Any], workers: int | None, quiet: bool) -> int:
+    from smelt.launch import local
+
+    def terminated(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, terminated)
+    try:
+        with terminal.watching(quiet) as watch:
+            return local.train(experiment, cells, workers, watch)
+    except KeyboardInterrupt:
+        say("stopped: finished runs are kept, the same command goes on with the others")
+        return EXIT_RESUMABLE
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _predict_before_training(experiment: Any) -> None:
+    from smelt import analysis, ledger
+
+    path = analysis.write_prediction(experiment, ledger.read_folder(experiment.folder))
+    say(f"predicted before training: {path}")
+
+
+def _move_stale_aside(experiment: Any, cells: Sequence[Any]) -> None:
+    import time
+
+    from smelt.launch import folder as folders
+
+    for cell in cells:
+        folder = experiment.folder / cell.run.run_id
+        if _status(cell, folder).state == "stale":
+            with folders.claim(folder) as mine:
+                if mine:
+                    folder.rename(folder.with_name(f".stale-{cell.run.run_id}-{time.time():.0f}"))
+
+
+def _status(cell: Any, folder: Path) -> Any:
+    """The state of a cell, told stale where code or corpus are not today's."""
+    from smelt.data.store import open_corpus
+    from smelt.launch import folder as folders
+    from smelt.train.fingerprint import code_fingerprint
+
+    try:
+        corpus = open_corpus(cell.run.data.corpus).fingerprint
+    except BadInput:
+        corpus = None
+    return folders.status(folder, code_fingerprint(), corpus)
+
+
+def status(name: Name, *, json: Json = False) -> int:
+    """Every run's state and why; from any shell, at any time.
+
+    e.g. smelt status quickstart; smelt status quickstart --json
+    """
+    from smelt import experiment as experiments
+    from smelt.grid import describe
+
+    experiment = experiments.load(name)
+    found = []
+    for cell in experiment.grid.cells:
+        state = _status(cell, experiment.folder / cell.run.run_id)
+        facts = {"run_id": cell.run.run_id, "run": describe(cell), "state": state.state, "reason": state.reason or None}
+        found.append(facts | {"step": state.step, "num_steps": cell.run.num_steps, "loss_nats": state.loss_nats})
+    if json:
+        print_json(found)
+        return EXIT_DONE
+    rows = [
+        [
+            item["run_id"],
+            item["state"],
+            "-" if item["step"] is None else f"{item['step']}/{item['num_steps']}",
+            "-" if item["loss_nats"] is None else f"{item['loss_nats']:.4f}",
+            item["run"],
+            item["reason"] or "",
+        ]
+        for item in found
+    ]
+    print(terminal.table(["run", "state", "step", "loss", "what", "why"], rows))
+    counts: dict[str, int] = {}
+    for item in found:
+        counts[item["state"]] = counts.get(item["state"], 0) + 1
+    print("\n" + ", ".join(f"{number} {state}" for state, number in counts.items()))
+    return EXIT_DONE

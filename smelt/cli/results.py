@@ -1,0 +1,310 @@
+"""Verbs on what was trained: fit, compare, report, export, merge, import, repro, diff."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from tyro.conf import Positional, arg
+
+from smelt import terminal
+from smelt.cli.words import Json, Name, assignments, print_json, say
+from smelt.errors import EXIT_DONE, BadInput
+
+
+def _rows(name: str) -> tuple[Any, list[dict[str, Any]]]:
+    """An experiment and its rows: its own run folders', or where nothing was trained here the committed ones."""
+    from smelt import experiment as experiments
+    from smelt import ledger
+
+    experiment = experiments.load(name)
+    rows = ledger.read_folder(experiment.folder)
+    committed = experiments.ROOT / "fits" / f"{experiment.name}.csv"
+    if not rows and committed.exists():
+        say(f"no run of {experiment.name} here: reading the committed rows {committed}")
+        rows = ledger.read_csv(committed)
+    if not rows:
+        raise BadInput(f"{experiment.name} has no finished run: smelt run {name} trains it")
+    return experiment, rows
+
+
+def fit(
+    name: Annotated[Positional[str | None], arg(metavar="NAME", help="an experiment, or nothing with --csv")] = None,
+    *,
+    csv: Annotated[Path | None, arg(help="a table of anybody's logged losses")] = None,
+    columns: Annotated[tuple[str, ...], arg(help="our name=its name: num_params=N num_tokens=D loss_nats=loss")] = (),
+    law: Annotated[str, arg(help="law fitted to --csv")] = "chinchilla",
+    draws: Annotated[int, arg(help="bootstrap draws")] = 1000,
+    out: Annotated[Path | None, arg(help="also write the fit as JSON")] = None,
+    commit: Annotated[bool, arg(help="keep rows and fit as fits/NAME.csv and .json")] = False,
+    json: Json = False,
+) -> int:
+    """Fit minima, surfaces and frontiers, and the compute savings of each variant, with 95 % intervals.
+
+    e.g. smelt fit quickstart; smelt fit --csv runs.csv --columns num_params=N num_tokens=D loss_nats=loss
+    """
+    if (name is None) == (csv is None):
+        raise BadInput("give either an experiment's NAME or --csv FILE with --columns")
+    if csv is not None:
+        result = _fit_csv(csv, dict(assignments(columns, str)), law, draws)
+        lines = _estimate_lines(result)
+    else:
+        from smelt import analysis
+
+        assert name is not None
+        experiment, rows = _rows(name)
+        result = analysis.analyse(rows, experiment.grid.reference, draws=draws)
+        if commit:
+            say(f"kept {analysis.commit(experiment.name, rows)}")
+        lines = analysis.summary_lines(result)
+    if out is not None:
+        from smelt.files import write_json
+
+        write_json(out, result)
+    print_json(result) if json else print("\n".join(lines))
+    return EXIT_DONE
+
+
+def _fit_csv(path: Path, columns: dict[str, str], law: str, draws: int) -> dict[str, Any]:
+    from smelt import fit as fitting
+    from smelt import ledger
+
+    if "loss_nats" not in columns:
+        raise BadInput("--columns names no loss: add loss_nats=<its column>")
+    table = ledger.import_foreign(path, columns)
+    loss = table.pop("loss_nats")
+    fitted = fitting.fit_surface(table, loss, law)
+    return fitting.bootstrap(fitted, draws=draws).to_json()
+
+
+def _estimate_lines(result: dict[str, Any]) -> list[str]:
+    rows = [
+        [
+            name,
+            *(
+                terminal.estimate(part)
+                for part in (value["value"], value["standard_error"], value["low"], value["high"])
+            ),
+        ]
+        for name, value in result["estimates"].items()
+    ]
+    lines = [terminal.table(["quantity", "estimate", "s.e.", "95 % low", "high"], rows)]
+    return [*lines, *(f"warning ({flag['code']}): {flag['message']}" for flag in result["warnings"])]
+
+
+def compare(
+    a: Annotated[Positional[str], arg(metavar="A", help="a run id (its beginning), or EXPERIMENT/VARIANT")],
+    b: Annotated[Positional[str], arg(metavar="B", help="the reference: a run id, or EXPERIMENT/VARIANT")],
+    *,
+    json: Json = False,
+) -> int:
+    """Loss of A minus loss of B, paired by document: in nats, standard errors and seed spreads.
+
+    Two groups are compared cell by cell (equal budget, size and seed) and in the mean. e.g. smelt compare
+    quickstart/loop_middle quickstart/baseline; smelt compare 0d3bd1 812d6f
+    """
+    from smelt import compare as comparing
+
+    side_a, side_b = _side(a), _side(b)
+    spread, freedom = comparing.seed_spread_nats(side_b.all_rows)
+    if side_a.is_group != side_b.is_group:
+        raise BadInput(f"{a} and {b}: give two runs or two groups, not one of each")
+    matched = comparing.pairs(side_a.rows, side_b.rows) if side_a.is_group else [(side_a.rows[0], side_b.rows[0])]
+    found = []
+    for row_a, row_b in matched:
+        difference = comparing.compare_runs(
+            row_a, side_a.folder / row_a["run_id"], row_b, side_b.folder / row_b["run_id"]
+        )
+        found.append(comparing.as_row(row_a, row_b, difference, spread))
+    mean = comparing.mean_difference(found)
+    result = {"pairs": found, "mean": mean, "seed_spread_nats": spread, "seed_spread_degrees_of_freedom": freedom}
+    if json:
+        print_json(result)
+        return EXIT_DONE
+    signed = terminal.signed
+    rows = [
+        [
+            f"{item['budget_flops']:.3g}",
+            str(item["size"]),
+            str(item["seed"]),
+            signed(item["difference_nats"]),
+            signed(item["standard_error_nats"]).lstrip("+"),
+            signed(item["standard_errors"], 1),
+            signed(item["seed_spreads"], 1),
+            signed(item["train_difference_nats"]),
+        ]
+        for item in found
+    ]
+    print(
+        terminal.table(
+            ["budget", "size", "seed", "A - B, nats", "s.e.", "in s.e.", "in seed spreads", "training"], rows
+        )
+    )
+    print(f"\nmean over {len(found)} pairs: {signed(mean['difference_nats'])} nats (negative: A is better)")
+    if mean["standard_error_nats"] is not None:
+        print(f"standard error over pairs: {mean['standard_error_nats']:.4f}")
+    if spread is None:
+        print("seed spread: unknown, no cell was trained with two seeds")
+    else:
+        print(f"seed spread of the reference: {spread:.4f} nats ({freedom} degrees of freedom)")
+    return EXIT_DONE
+
+
+class _Side:
+    """A group of rows or one row, and the folder of their runs."""
+
+    def __init__(
+        self, rows: list[dict[str, Any]], all_rows: list[dict[str, Any]], folder: Path, is_group: bool
+    ) -> None:
+        self.rows, self.all_rows, self.folder, self.is_group = rows, all_rows, folder, is_group
+
+
+def _side(word: str) -> _Side:
+    from smelt import ledger
+    from smelt.experiment import runs_root
+
+    if "/" in word:
+        name, _, variant = word.partition("/")
+        folder = runs_root() / name
+        rows = ledger.read_folder(folder)
+        chosen = [row for row in rows if row["variant"] == variant and row["role"] in ("grid", "control")]
+        if not chosen:
+            known = ", ".join(sorted({row["variant"] for row in rows})) or "none trained"
+            raise BadInput(f"no finished run of group {variant!r} in {folder}: known are {known}")
+        return _Side(chosen, rows, folder, True)
+    row_path = _run_folder(word) / "row.json"
+    if not row_path.exists():
+        raise BadInput(f"run {row_path.parent.name} has no row: it has not finished (smelt status)")
+    rows = ledger.read_folder(row_path.parent.parent)
+    return _Side([row for row in rows if row["run_id"] == row_path.parent.name], rows, row_path.parent.parent, False)
+
+
+def _run_folder(word: str) -> Path:
+    from smelt.experiment import runs_root
+
+    found = sorted(path.parent for path in runs_root().glob(f"*/{word}*/spec.json"))
+    if not found:
+        raise BadInput(f"no run id begins with {word!r} under {runs_root()}: see smelt status NAME")
+    if len({path.name for path in found}) > 1:
+        raise BadInput(
+            f"{word!r} begins several run ids ({', '.join(path.name for path in found[:3])}): give more of it"
+        )
+    return found[0]
+
+
+def report(
+    name: Name,
+    *,
+    out: Annotated[Path | None, arg(help="the page; runs/NAME/report.html where left out")] = None,
+    figures: Annotated[
+        Path | None, arg(help="folder for the figures as SVG and PDF, and the rows as CSV and parquet")
+    ] = None,
+    draws: Annotated[int, arg(help="bootstrap draws")] = 1000,
+) -> int:
+    """Write one self-contained HTML page: the answer, the figures, the tables, what failed and why.
+
+    e.g. smelt report quickstart; smelt report quickstart --out page.html --figures figures
+    """
+    from smelt import analysis
+    from smelt.report import page
+
+    experiment, rows = _rows(name)
+    analysed = analysis.analyse(rows, experiment.grid.reference, draws=draws)
+    target = out or experiment.folder / "report.html"
+    print(page.write(experiment, rows, analysed, target, figures=figures))
+    return EXIT_DONE
+
+
+def export(
+    name: Name,
+    *,
+    out: Annotated[Path, arg(help="a .csv or .parquet file")],
+    merge_with: Annotated[tuple[Path, ...], arg(help="ledgers of other machines (.csv) to merge in")] = (),
+) -> int:
+    """Write the rows of an experiment as one table. e.g. smelt export quickstart --out rows.parquet"""
+    from smelt import ledger
+
+    _, rows = _rows(name)
+    merged = ledger.merge([rows, *(ledger.read_csv(path) for path in merge_with)])
+    ledger.export(merged, out)
+    print(f"{len(merged)} rows in {out}")
+    return EXIT_DONE
+
+
+def merge(
+    tables: Annotated[Positional[tuple[Path, ...]], arg(metavar="FILE", help="ledgers written by smelt export (.csv)")],
+    *,
+    out: Annotated[Path, arg(help="a .csv or .parquet file")],
+) -> int:
+    """Merge ledgers of several machines; a run that stands in two is kept once, or refused where they disagree.
+
+    e.g. smelt merge laptop.csv server.csv --out all.csv
+    """
+    from smelt import ledger
+
+    merged = ledger.merge(ledger.read_csv(path) for path in tables)
+    ledger.export(merged, out)
+    print(f"{len(merged)} rows in {out}")
+    return EXIT_DONE
+
+
+def import_table(
+    table: Annotated[Positional[Path], arg(metavar="FILE", help="a CSV of anybody's runs")],
+    *,
+    columns: Annotated[tuple[str, ...], arg(help="our name=its name: num_params=N num_tokens=D loss_nats=loss")],
+    out: Annotated[Path, arg(help="a .csv file under our names")],
+) -> int:
+    """Check anybody's table and write its columns under our names, ready for smelt fit --csv.
+
+    e.g. smelt import theirs.csv --columns num_params=N num_tokens=D loss_nats=loss --out ours.csv
+    """
+    from smelt import ledger
+    from smelt.files import write_text
+
+    found = ledger.import_foreign(table, dict(assignments(columns, str)))
+    lines = [",".join(found), *(",".join(map(str, values)) for values in zip(*found.values(), strict=True))]
+    write_text(out, "\n".join(lines) + "\n")
+    print(f"{len(lines) - 1} rows in {out}")
+    return EXIT_DONE
+
+
+def repro(
+    run: Annotated[Positional[str], arg(metavar="RUN", help="a run id, or its beginning")], *, json: Json = False
+) -> int:
+    """Print the command and the environment that made a run, and what differs here today.
+
+    e.g. smelt repro 0d3bd1
+    """
+    from smelt.files import read_json
+    from smelt.train.fingerprint import provenance
+
+    folder = _run_folder(run)
+    made = read_json(folder / "fingerprint.json")
+    today = provenance(made["corpus_fingerprint"])
+    differs = {key: {"then": made[key], "now": today[key]} for key in made if made[key] != today.get(key)}
+    command = f"smelt run {folder.parent.name} --only {folder.name}"
+    if json:
+        print_json({"command": command, "environment": made, "differs": differs})
+        return EXIT_DONE
+    print(command)
+    for key, value in made.items():
+        note = f"   (here: {today[key]})" if key in differs else ""
+        print(f"  {key} {value}{note}")
+    return EXIT_DONE
+
+
+def diff(
+    a: Annotated[Positional[str], arg(metavar="A", help="a run id, or its beginning")],
+    b: Annotated[Positional[str], arg(metavar="B", help="a run id, or its beginning")],
+    *,
+    json: Json = False,
+) -> int:
+    """The fields in which two runs' specs differ. e.g. smelt diff 0d3bd1 812d6f"""
+    from smelt import spec
+    from smelt.files import read_json
+
+    flat_a, flat_b = (spec.flatten(spec.run_from_dict(read_json(_run_folder(word) / "spec.json"))) for word in (a, b))
+    differing = {key: [flat_a[key], flat_b[key]] for key in flat_a if flat_a[key] != flat_b[key]}
+    if json:
+        print_json(differing)
+    else:
+        print(terminal.table(["field", a, b], [[key, str(x), str(y)] for key, (x, y) in differing.items()]))
+    return EXIT_DONE
