@@ -18,6 +18,8 @@ def baseline(arch: ArchSpec) -> ArchSpec:
 def _unlooped(arch: ArchSpec, what: str) -> int:
     if arch.loop.num_passes != 1:
         raise BadInput(f"{what} wants an unlooped architecture, this one has {arch.loop.num_passes} passes")
+    if arch.outer_ffn not in (None, arch.ffn):
+        raise BadInput(f"{what} wants one FFN for all layers, this architecture has an outer_ffn of its own")
     return arch.num_layers
 
 
@@ -33,7 +35,7 @@ def loop_span(arch: ArchSpec, *, num_layers: int, num_passes: int, residual_scal
         arch,
         num_prelude=before,
         num_coda=after,
-        outer_ffn=arch.outer_ffn if before + after else None,
+        outer_ffn=None,
         loop=replace(arch.loop, num_layers=num_layers, num_passes=num_passes, residual_scale=residual_scale),
     )
 
@@ -51,7 +53,7 @@ def loop_all(arch: ArchSpec, num_passes: int = 2) -> ArchSpec:
 
     16 layers become 8x2, 4x4 or 2x8. Per-token FLOPs and KV cache stay, stored parameters shrink."""
     depth = _unlooped(arch, "loop_all")
-    if depth % num_passes:
+    if num_passes < 1 or depth % num_passes:
         raise BadInput(f"loop_all cannot share {depth} executed layers among {num_passes} passes evenly")
     return replace(
         arch,
@@ -64,8 +66,11 @@ def loop_all(arch: ArchSpec, num_passes: int = 2) -> ArchSpec:
 
 def dense(arch: ArchSpec) -> ArchSpec:
     """The dense sibling at equal active FFN width: one expert of k x F, no router."""
-    sibling = FFN(width=arch.ffn.width * arch.ffn.top_k, num_experts=1, top_k=1)
-    return replace(arch, ffn=sibling, outer_ffn=None)
+
+    def sibling(ffn: FFN) -> FFN:
+        return FFN(width=ffn.width * ffn.top_k, num_experts=1, top_k=1)
+
+    return replace(arch, ffn=sibling(arch.ffn), outer_ffn=arch.outer_ffn and sibling(arch.outer_ffn))
 
 
 def dense_loop_all(arch: ArchSpec) -> ArchSpec:
