@@ -20,7 +20,7 @@ from smelt.spec import FFN, ArchSpec
 # A dimension -> (multiple where the user gives none, lowest and highest value tried as shares of the variant's own).
 DIMENSIONS: dict[str, tuple[int, float, float]] = {
     "d_model": (8, 0.25, 1.25),
-    "num_layers": (1, 0.75, 1.25),
+    "num_layers": (1, 0.5, 1.5),
     "num_heads": (1, 0.25, 2.0),
     "num_kv_heads": (1, 0.0, 2.0),
     "head_dim": (2, 0.1, 1.5),

@@ -214,24 +214,25 @@ def _reason(best: Match, search: Search) -> str:
 
 
 def _mend(search: Search) -> str:
-    """The first of these that fits: one more free dimension, several, finer multiples; else what is left to do."""
+    """What fits when it is tried: one more free dimension or finer multiples of one, else several together."""
     could_move = movable(search.variant, DIMENSIONS, search.held) - search.moving
-    more = [name for name in DIMENSIONS if name in could_move]
-    if single := [name for name in more if search.freeing(name).fits()]:
-        return f"free {' or '.join(single)}"
-    if more and search.freeing(*more).fits():
-        # depth first: the recipe keeps it
-        for name in sorted(more, key=lambda name: name != "num_layers"):
-            fewer = [other for other in more if other != name]
-            if search.freeing(*fewer).fits():
-                more = fewer
-        return f"free {' and '.join(more)}"
+    mends = [f"free {name}" for name in DIMENSIONS if name in could_move and search.freeing(name).fits()]
     for name in DIMENSIONS:
         finest = 2 if name == "head_dim" else 1
         if name in search.moving and search.multiples[name] > finest:
             finer = replace(search, multiples=search.multiples | {name: finest})
             if finer.fits():
-                return f"let {name} move in multiples of {finest}"
+                mends.append(f"let {name} move in multiples of {finest}")
+    if mends:
+        return " or ".join(mends)
+    together = [name for name in DIMENSIONS if name in could_move]
+    if together and search.freeing(*together).fits():
+        # what is not needed is dropped again, depth first since the recipe keeps it
+        for name in sorted(together, key=lambda name: name != "num_layers"):
+            fewer = [other for other in together if other != name]
+            if search.freeing(*fewer).fits():
+                together = fewer
+        return f"free {' and '.join(together)}"
     return "no dimension mends it: move the baseline too (co_design) or hold less"
 
 
