@@ -9,7 +9,7 @@ Letters: B batch, T query position, S key position, D width, H query heads, G ke
 a key-value head (H = G R), K head width.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from smelt.model.initialisation import matrix
+from smelt.model.matmul import matmul
 from smelt.spec import AttentionScale
 
 ROPE_THETA = 1e4  # from Looped-MoE and Foil (arXiv 2605.09165, 2609.35751); SMELT does not say
@@ -65,25 +66,55 @@ class Attention(nn.Module):
         w_k_DGK = self.param("w_k_DGK", matrix(fan_in=width), (width, G, K))
         w_v_DGK = self.param("w_v_DGK", matrix(fan_in=width), (width, G, K))
         w_o_HKD = self.param("w_o_HKD", matrix(fan_in=H * K), (H, K, width))
-        q_BTHK = rope(jnp.einsum("BTD,DHK->BTHK", x_BTD, w_q_DHK))
-        k_BSGK = rope(jnp.einsum("BTD,DGK->BTGK", x_BTD, w_k_DGK))
-        v_BSGK = jnp.einsum("BTD,DGK->BTGK", x_BTD, w_v_DGK)
+        rows_ND = x_BTD.reshape(-1, width)
+        shape = (*x_BTD.shape[:2], -1, K)
+        q_BTHK = rope(matmul(rows_ND, w_q_DHK.reshape(width, -1)).reshape(shape))
+        k_BSGK = rope(matmul(rows_ND, w_k_DGK.reshape(width, -1)).reshape(shape))
+        v_BSGK = matmul(rows_ND, w_v_DGK.reshape(width, -1)).reshape(shape)
         scale = K**-0.5 if self.scale == "1/sqrt(d_k)" else 1 / K
-        mixed_BTHK = attend(q_BTHK * scale, k_BSGK, v_BSGK, context)
-        return jnp.einsum("BTHK,HKD->BTD", mixed_BTHK, w_o_HKD)
+        mixed_BTHK = attend(q_BTHK * scale, k_BSGK, v_BSGK, context.mask)
+        write_ND = matmul(mixed_BTHK.reshape(-1, H * K), w_o_HKD.reshape(-1, width))
+        return write_ND.reshape(x_BTD.shape)
 
 
+@jax.custom_vjp
 def attend(
     q_BTHK: Float[Array, "B T H K"],
     k_BSGK: Float[Array, "B S G K"],
     v_BSGK: Float[Array, "B S G K"],
-    context: Context,
+    mask_BTS: Bool[Array, "#B T S"],
 ) -> Float[Array, "B T H K"]:
-    """Softmax attention of already scaled queries."""
+    """Softmax attention of already scaled queries; every query must see at least one key.
+
+    The derivative is written out for two reasons. In the products that contract over queries the narrow operand comes
+    first, as in `matmul`; and the softmax's correction is a sum over K of what went out instead of over S keys.
+    Measured on one Zen 5 core, 8 sequences of 128, attention layer forward and backward: 2 heads of 12,
+    0.72 ms -> 0.59 ms; 4 heads of 12, 1.65 ms -> 1.26 ms. Computing only the blocks on and below the diagonal (2 or
+    4 query blocks) and recomputing the probabilities were both slower there.
+    """
+    return _attend_forward(q_BTHK, k_BSGK, v_BSGK, mask_BTS)[0]
+
+
+def _attend_forward(q_BTHK: Array, k_BSGK: Array, v_BSGK: Array, mask_BTS: Array) -> tuple[Array, Any]:
     B, T, H, K = q_BTHK.shape
     G = k_BSGK.shape[2]
     q_BTGRK = q_BTHK.reshape(B, T, G, H // G, K)
     scores_BGRTS = jnp.einsum("BTGRK,BSGK->BGRTS", q_BTGRK, k_BSGK)
-    scores_BGRTS = jnp.where(context.mask[:, None, None], scores_BGRTS, -jnp.inf)
-    probs_BGRTS = jax.nn.softmax(scores_BGRTS, axis=-1)
-    return jnp.einsum("BGRTS,BSGK->BTGRK", probs_BGRTS, v_BSGK).reshape(B, T, H, K)
+    probs_BGRTS = jax.nn.softmax(jnp.where(mask_BTS[:, None, None], scores_BGRTS, -jnp.inf), axis=-1)
+    mixed_BTGRK = jnp.einsum("BGRTS,BSGK->BTGRK", probs_BGRTS, v_BSGK)
+    return mixed_BTGRK.reshape(q_BTHK.shape), (q_BTGRK, k_BSGK, v_BSGK, probs_BGRTS, mixed_BTGRK)
+
+
+def _attend_backward(saved: Any, dmixed_BTHK: Array) -> tuple[Array, Array, Array, None]:
+    q_BTGRK, k_BSGK, v_BSGK, probs_BGRTS, mixed_BTGRK = saved
+    dmixed_BTGRK = dmixed_BTHK.reshape(q_BTGRK.shape)
+    dv_BGKS = jnp.einsum("BTGRK,BGRTS->BGKS", dmixed_BTGRK, probs_BGRTS)
+    dprobs_BGRTS = jnp.einsum("BTGRK,BSGK->BGRTS", dmixed_BTGRK, v_BSGK)
+    drift_BTGR = (dmixed_BTGRK * mixed_BTGRK).sum(-1)
+    dscores_BGRTS = probs_BGRTS * (dprobs_BGRTS - drift_BTGR.transpose(0, 2, 3, 1)[..., None])
+    dq_BTGRK = jnp.einsum("BGRTS,BSGK->BTGRK", dscores_BGRTS, k_BSGK)
+    dk_BGKS = jnp.einsum("BTGRK,BGRTS->BGKS", q_BTGRK, dscores_BGRTS)
+    return dq_BTGRK.reshape(dmixed_BTHK.shape), dk_BGKS.transpose(0, 3, 1, 2), dv_BGKS.transpose(0, 3, 1, 2), None
+
+
+attend.defvjp(_attend_forward, _attend_backward)

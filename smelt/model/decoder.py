@@ -20,6 +20,7 @@ from smelt.model.attention import Attention, Context, context
 from smelt.model.experts import Experts
 from smelt.model.initialisation import truncated_normal
 from smelt.model.layer import Layer, RMSNorm
+from smelt.model.matmul import matmul
 from smelt.model.routing import Router
 from smelt.spec import ArchSpec, Segment
 
@@ -104,8 +105,8 @@ def apply(
         x_BTD, stats[segment.name] = _run_segment(arch, segment, params[segment.name], x_BTD, look)
     x_BTD = RMSNorm(arch.norm_gain).apply({"params": params.get("final_norm", {})}, x_BTD)
     w_DV = w_VD.T if arch.tied_embeddings else params["head"]["w_DV"]
-    logits_BTV = jnp.einsum("BTD,DV->BTV", x_BTD, w_DV)
-    return logits_BTV, _aux(stats)
+    logits_NV = matmul(x_BTD.reshape(-1, arch.d_model), w_DV)
+    return logits_NV.reshape(*tokens_BT.shape, arch.vocab_size), _aux(stats)
 
 
 def _run_segment(

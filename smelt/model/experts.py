@@ -5,16 +5,16 @@
 Dispatch strategies are pure functions of one signature: `all_experts` computes every expert and weighs the
 unchosen by zero; `blocks` sorts tokens by expert into blocks of one expert each. Both are dropless.
 
-Letters: N tokens of a batch, D width, E experts, F expert width, C choices of a token (k), M rows of the sorted and
-padded buffer, J blocks, L rows of a block (M = J L).
+Letters: N tokens of a batch, D width, E experts, F expert width, H = E F hidden units, C choices of a token (k), M rows
+of the sorted and padded buffer, J blocks, L rows of a block (M = J L).
 """
 
 import jax
-import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
 from smelt.model.initialisation import matrix
+from smelt.model.matmul import matmul
 from smelt.model.routing import Routing
 
 
@@ -41,9 +41,8 @@ def dense_ffn(
     w_up_DF: Float[Array, "D F"],
     w_down_FD: Float[Array, "F D"],
 ) -> Float[Array, "N D"]:
-    gate_NF = jnp.einsum("ND,DF->NF", x_ND, w_gate_DF)
-    up_NF = jnp.einsum("ND,DF->NF", x_ND, w_up_DF)
-    return jnp.einsum("NF,FD->ND", jax.nn.silu(gate_NF) * up_NF, w_down_FD)
+    hidden_NF = jax.nn.silu(matmul(x_ND, w_gate_DF)) * matmul(x_ND, w_up_DF)
+    return matmul(hidden_NF, w_down_FD)
 
 
 def all_experts(
@@ -53,8 +52,9 @@ def all_experts(
     w_up_EDF: Float[Array, "E D F"],
     w_down_EFD: Float[Array, "E F D"],
 ) -> Float[Array, "N D"]:
-    """Every expert on every token, as one wide FFN; the oracle of the other strategies."""
-    gate_NEF = jnp.einsum("ND,EDF->NEF", x_ND, w_gate_EDF)
-    up_NEF = jnp.einsum("ND,EDF->NEF", x_ND, w_up_EDF)
-    hidden_NEF = jax.nn.silu(gate_NEF) * up_NEF * routing.weights_NE[:, :, None]
-    return jnp.einsum("NEF,EFD->ND", hidden_NEF, w_down_EFD)
+    """Every expert on every token, as one FFN of width E F whose hidden units carry their expert's weight."""
+    (N, D), (E, _, F) = x_ND.shape, w_gate_EDF.shape
+    gate_NH = matmul(x_ND, w_gate_EDF.swapaxes(0, 1).reshape(D, E * F))
+    up_NH = matmul(x_ND, w_up_EDF.swapaxes(0, 1).reshape(D, E * F))
+    hidden_NEF = (jax.nn.silu(gate_NH) * up_NH).reshape(N, E, F) * routing.weights_NE[:, :, None]
+    return matmul(hidden_NEF.reshape(N, E * F), w_down_EFD.reshape(E * F, D))

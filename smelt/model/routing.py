@@ -18,6 +18,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from smelt.model.initialisation import matrix
+from smelt.model.matmul import matmul
 
 
 class Routing(NamedTuple):
@@ -43,7 +44,7 @@ class Router(nn.Module):
     def __call__(self, x_ND: Float[Array, "N D"]) -> Routing:
         width = x_ND.shape[-1]
         w_DE = self.param("w_DE", matrix(fan_in=width), (width, self.num_experts))
-        logits_NE = jnp.einsum("ND,DE->NE", x_ND, w_DE)
+        logits_NE = matmul(x_ND, w_DE)
         return route(logits_NE, self.top_k)
 
 
