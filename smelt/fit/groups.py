@@ -16,7 +16,7 @@ from smelt.fit import intervals, isoflop, laws, tables
 from smelt.fit.frontier import Frontier, fit_frontier, surface_frontier, surface_optimum
 from smelt.fit.result import Flag, jsonable
 from smelt.fit.savings import savings
-from smelt.fit.surface import SurfaceFit, bootstrap, fit_surface
+from smelt.fit.surface import SurfaceFit, bootstrap, fit_surface, predict
 
 FRONTIER_KINDS = ("pure", "saturating", "surface")
 CURVE_POINTS = 41
@@ -33,6 +33,7 @@ def group_analysis(
     fixed: Mapping[str, float] | None = None,
     flops_per_unit: float | None = None,
     budgets_flops: Sequence[float] = (),
+    predict_rows: Mapping[str, Sequence] | None = None,
     draws: int = 1000,
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -45,7 +46,9 @@ def group_analysis(
 
     `law` is fitted to each group and its frontier taken under C = flops_per_token * num_tokens (`fixed` gives
     density for SMELT's law), or under C = flops_per_unit * num_params * num_tokens for a law in num_params.
-    `budgets_flops` adds budgets to those of the table at which savings are given.
+    `budgets_flops` adds budgets to those of the table at which savings are given. `predict_rows` is a table of runs
+    that the fits have not seen (group, num_params, num_tokens, train_flops, the loss where it is known): each is
+    predicted from its group's surface, and is a hit where its loss lies in the interval.
 
     A loss that is None is a run without a measurement: it is left out and listed. Raises BadInput for a missing
     column, an unknown reference, and NaN or non-positive numbers; what a table has too few runs for is None in the
@@ -68,12 +71,13 @@ def group_analysis(
     counts = intervals.joint_counts({name: by_group[name]["unit"] for name in names}, draws=draws, seed=seed)
     options = {"flops_per_unit": flops_per_unit, **(fixed or {})}
     frontiers: dict[str, dict[str, Frontier]] = {name: {} for name in names}
+    surfaces: dict[str, SurfaceFit | None] = {}
     groups = {}
     for name in names:
         group, why = by_group[name], reasons[name]
         why.update(shared)
         covered = (float(group["train_flops"].min()), float(group["train_flops"].max()))
-        surface = _attempt(why, "surface", _surface, group, law, counts[name])
+        surface = surfaces[name] = _attempt(why, "surface", _surface, group, law, counts[name])
         found = {}
         if surface is not None:
             found["surface"] = _attempt(
@@ -104,7 +108,7 @@ def group_analysis(
         }
     compared: dict[str, Any] = {}
     for name in names[1:]:
-        compared[name] = {}
+        compared[name] = {"recommended": None}
         for kind in FRONTIER_KINDS:
             pair = frontiers[name].get(kind), frontiers[reference].get(kind)
             if None in pair:
@@ -112,6 +116,9 @@ def group_analysis(
                 reason = reasons[missing].get(f"frontier {kind}") or reasons[missing].get("surface") or "no frontier"
                 compared[name][kind] = {"at_budgets": None, "curve": None, "reason": f"{missing}: {reason}"}
                 continue
+            # The surface is unbiased and covers in simulation; a pure law is biased wherever the loss saturates.
+            if compared[name]["recommended"] in (None, "pure") or kind == "surface":
+                compared[name]["recommended"] = kind
             compared[name][kind] = {
                 "at_budgets": savings(*pair, all_budgets),
                 "curve": _savings_curve(*pair, all_budgets),
@@ -125,6 +132,7 @@ def group_analysis(
             "budgets_flops": all_budgets,
             "groups": groups,
             "savings": compared,
+            "predictions": [] if predict_rows is None else _predictions(predict_rows, surfaces, loss_column, seed),
             "method": {
                 "law": {"name": law.name, "equation": law.equation},
                 "surface": "Huber (delta 1e-3) of log residuals, summed; (budget, pair) resampled jointly over groups",
@@ -199,6 +207,30 @@ def _rows(table: Mapping[str, Sequence], loss_column: str, law: laws.Law) -> tup
     checked["group"] = np.unique(rows["group"].astype(str), return_inverse=True)[1].astype(float)
     flags += tables.duplicates(checked)
     return rows, left_out, flags
+
+
+def _predictions(
+    table: Mapping[str, Sequence], surfaces: Mapping[str, SurfaceFit | None], loss_column: str, seed: int
+) -> list[dict[str, Any]]:
+    measured = list(table[loss_column]) if loss_column in table else [None] * len(table["group"])
+    names = [name for name in table if name not in ("group", loss_column) and not _is_text(table[name])]
+    found = []
+    for row, group in enumerate(table["group"]):
+        if group not in surfaces:
+            raise BadInput(f"row {row} to predict is of the group {group!r}; choose one of {', '.join(surfaces)}")
+        columns = {name: float(tables.positive(name, [table[name][row]])[0]) for name in names}
+        columns["flops_per_token"] = columns["train_flops"] / columns["num_tokens"]
+        fit, loss = surfaces[group], measured[row]
+        prediction = None if fit is None else predict(fit, columns, seed=seed)
+        hit = None
+        if loss is not None and prediction is not None and prediction.estimate.low is not None:
+            hit = bool(prediction.estimate.low <= loss <= prediction.estimate.high)
+        found.append({"group": group, "columns": columns, "prediction": prediction, "loss_nats": loss, "hit": hit})
+    return found
+
+
+def _is_text(values: Sequence) -> bool:
+    return any(isinstance(value, str) or value is None for value in values)
 
 
 def _selected(rows: Mapping, where: np.ndarray) -> dict:

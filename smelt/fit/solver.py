@@ -24,7 +24,7 @@ MAX_ITERATIONS = 400
 # Relative to the largest gradient the residuals could make. A replicate goes on to the first and is accepted at the
 # second: between them the objective's own rounding (1e-16) hides whether a step gains.
 GRADIENT_AIM = 1e-9
-GRADIENT_TOLERANCE = 1e-7
+GRADIENT_TOLERANCE = 1e-6
 STARTS_AGREE_RELATIVE = 1e-9
 # A term this far below the loss in logarithms changes no predicted digit: its coefficient stops there.
 DEAD_TERM_LOG = -25.0

@@ -26,7 +26,7 @@ class SurfaceFit:
     estimates      the same with standard errors and intervals; without a bootstrap each says that none was made
     residuals_log  ln loss - ln predicted, one a row, in the order given
     draws          by parameter name [num_draws], or None; NaN where a draw did not converge
-    column_ranges  smallest and largest value of each column that the rows have
+    column_ranges  smallest and largest value of each column, and of size times tokens, that the rows have
     """
 
     law: laws.Law
@@ -104,6 +104,7 @@ def fit_surface(
     for name, values in arrays.items():
         if np.ptp(np.log(values)) < 1e-9:
             raise BadInput(f"{name} is {values[0]:g} in every row; a law in {name} needs runs that differ in it")
+    _refuse_one_line(arrays)
 
     threshold = delta if objective == "huber_log" else math.inf
     problem = solver.problem(law.design({k: np.log(v) for k, v in arrays.items()}), np.log(losses), threshold)
@@ -129,10 +130,28 @@ def fit_surface(
         certificate=proof,
         warnings=tuple(warnings),
         num_rows=len(losses),
-        column_ranges={name: (float(v.min()), float(v.max())) for name, v in arrays.items()},
+        column_ranges={name: (float(v.min()), float(v.max())) for name, v in _with_compute(arrays).items()},
         noise_log=noise,
         refit=_Refit(problem=problem, weights=weight_N, parameters_P=best_P),
     )
+
+
+def _refuse_one_line(arrays: Mapping[str, np.ndarray]) -> None:
+    """BadInput where the columns follow one another: one budget, or one ratio of tokens to size."""
+    logs = np.stack([np.log(values) for values in arrays.values()], axis=1)
+    unit = (logs - logs.mean(axis=0)) / logs.std(axis=0)
+    # A hundredth: whole steps and rounded sizes scatter a single budget by less, two budgets a factor 2 apart by more.
+    if len(arrays) > 1 and np.linalg.svd(unit, compute_uv=False)[-1] / math.sqrt(len(unit)) < 0.01:
+        raise BadInput(
+            f"{' and '.join(arrays)} follow one another in all {len(unit)} rows (one budget, or one ratio); a law that "
+            "tells them apart needs runs off that line"
+        )
+
+
+def _with_compute(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The columns, and size times tokens where both are there: a run can be large by the product alone."""
+    sizes = [name for name in ("flops_per_token", "num_params") if name in columns and "num_tokens" in columns]
+    return {**columns, **{f"{name} x num_tokens": columns[name] * columns["num_tokens"] for name in sizes}}
 
 
 def _named(law: laws.Law, parameters_RP: np.ndarray, smallest_loss: float) -> dict[str, np.ndarray]:
@@ -150,6 +169,12 @@ def _diagnosed(law, parameters, losses, arrays, proof) -> list[Flag]:
     flags = []
     if not proof.certified:
         flags.append(Flag(code="not_certified", message=f"the minimum of {law.name} is not proven: {proof.why_not}"))
+    if len(losses) < 2 * len(law.parameters):
+        flags.append(
+            Flag(
+                code="few_rows", message=f"{len(losses)} rows for {len(law.parameters)} parameters: intervals are rough"
+            )
+        )
     if law.floor is not None and parameters[law.floor] < 0.02 * losses.min():
         flags.append(
             Flag(
@@ -237,7 +262,7 @@ def bootstrap(
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """The loss of one new run: `estimate` is a prediction interval; `extrapolation` the largest factor by which a
-    column leaves the fitted range (1 inside)."""
+    column, or size times tokens, leaves the fitted range (1 inside)."""
 
     estimate: Estimate
     extrapolation: float
@@ -254,18 +279,16 @@ def predict(fit: SurfaceFit, columns: Mapping[str, float], *, draws: int = 1000,
     if fit.draws is None:
         fit = bootstrap(fit, draws=draws, seed=seed)
     assert fit.draws is not None
-    point = {name: tables.positive(name, [columns[name]]) if name in columns else None for name in fit.law.columns}
-    missing = [name for name, value in point.items() if value is None]
-    if missing:
-        raise BadInput(f"predicting needs the column {missing[0]!r}; give it, have {', '.join(columns)}")
+    point = tables.positive_columns({name: [value] for name, value in columns.items()}, fit.law.columns)
     value = float(fit.predict(point)[0])
     num_draws = len(next(iter(fit.draws.values())))
     generator = np.random.default_rng(seed)
     spare = fit.num_rows - len(fit.law.parameters)
     method = f"prediction interval of {num_draws} bootstrap draws and residual noise"
     flags = []
+    reach = _with_compute(point)
     factor = max(
-        max(float(point[n][0]) / high, low / float(point[n][0]), 1.0) for n, (low, high) in fit.column_ranges.items()
+        max(float(reach[n][0]) / high, low / float(reach[n][0]), 1.0) for n, (low, high) in fit.column_ranges.items()
     )
     if factor > 1.0 + 1e-9:
         flags.append(

@@ -1,0 +1,168 @@
+"""The whole analysis of a grid: planted savings are covered, an A/A comparison claims none, and it is plain JSON."""
+
+import json
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from smelt import fit
+from smelt.errors import BadInput
+from tests.fit.planted import frontier_loss, grid
+
+
+def intervals(analysis: dict, kind: str = "surface") -> list[tuple[float, float]]:
+    at_budgets = analysis["savings"]["target"][kind]["at_budgets"]
+    return [(s["estimate"]["low"], s["estimate"]["high"]) for s in at_budgets]
+
+
+def test_one_call_gives_all_that_a_report_shows_as_strict_json():
+    analysis = fit.group_analysis(grid(0, saving=0.15), "base", draws=300)
+    assert json.loads(json.dumps(analysis, allow_nan=False)) == analysis
+    assert analysis["group_names"] == ["base", "target"]
+    for group in analysis["groups"].values():
+        assert len(group["minima"]) == 4
+        assert group["surface"]["certificate"]["certified"]
+        assert group["surface"]["estimates"]["E"]["low"] is not None
+        assert all(group["frontiers"][kind] is not None for kind in ("pure", "saturating", "surface"))
+        assert group["allocation"]["num_params"]["exponent"]["low"] is not None
+        assert not group["reasons"]
+    recommended = analysis["savings"]["target"]["recommended"]
+    assert recommended == "surface"
+    for saving in analysis["savings"]["target"][recommended]["at_budgets"]:
+        assert saving["estimate"]["low"] <= 0.15 <= saving["estimate"]["high"]
+
+
+def test_savings_of_sixty_planted_grids_are_covered():
+    inside = [
+        low <= 0.12 <= high
+        for seed in range(60)
+        for low, high in intervals(fit.group_analysis(grid(seed, saving=0.12), "base", draws=200, seed=seed))
+    ]
+    assert 0.9 <= np.mean(inside) <= 1.0
+
+
+def test_two_groups_of_one_law_claim_no_saving():
+    claims = {"surface": 0, "saturating": 0}
+    for seed in range(40):
+        analysis = fit.group_analysis(grid(1000 + seed), "base", draws=200, seed=seed)
+        for kind in claims:
+            low, high = intervals(analysis, kind)[1]
+            claims[kind] += not low <= 0 <= high
+    # 5 % of 40 are 2; more than 5 happen once in two hundred times.
+    assert max(claims.values()) <= 5
+
+
+def test_what_a_pair_shares_cancels_in_the_saving():
+    shared = fit.group_analysis(grid(3, pair_noise=0.01, own_noise=0.001), "base", draws=400)
+    widths = {}
+    for kind in ("surface", "saturating", "pure"):
+        widths[kind] = np.mean([high - low for low, high in intervals(shared, kind)])
+    apart = {name: values for name, values in grid(3, pair_noise=0.01, own_noise=0.001).items() if name != "pair"}
+    drawn_apart = fit.group_analysis(apart, "base", draws=400)
+    for kind, width in widths.items():
+        assert width < 0.5 * np.mean([high - low for low, high in intervals(drawn_apart, kind)]), kind
+
+
+def test_the_order_of_rows_moves_nothing():
+    table = grid(4, saving=0.1)
+    order = np.random.default_rng(0).permutation(len(table["group"]))
+    shuffled = {name: [values[i] for i in order] for name, values in table.items()}
+    one, two = (fit.group_analysis(t, "base", draws=100) for t in (table, shuffled))
+    for kind in ("surface", "pure"):
+        np.testing.assert_allclose(intervals(one, kind), intervals(two, kind), rtol=1e-4, atol=1e-6)
+
+
+def test_a_held_out_run_is_predicted_and_marked_hit_or_miss():
+    flops, tokens = 1.6e12, 1.6e12 / 1.2e5
+    law = fit.predicted_loss(fit.FLOPS_TOKENS, {"E": 1.0, "A": 60.0, "K": 900.0, "a": 0.35, "c": 0.45}, {
+        "flops_per_token": 1.2e5, "num_tokens": tokens,
+    })  # fmt: skip
+    held_out = {
+        "group": ["base", "base", "base"],
+        "num_params": [1.7e4] * 3,
+        "num_tokens": [tokens] * 3,
+        "train_flops": [flops] * 3,
+        "loss_nats": [float(law), float(law) + 0.5, None],
+    }
+    analysis = fit.group_analysis(grid(5), "base", draws=300, predict_rows=held_out)
+    assert [p["hit"] for p in analysis["predictions"]] == [True, False, None]
+    assert analysis["predictions"][0]["prediction"]["warnings"][0]["code"] == "extrapolated"
+
+
+def test_a_run_without_a_loss_is_listed_and_a_grid_half_run_still_has_a_result():
+    table = grid(6)
+    table["loss_nats"][0] = None
+    analysis = fit.group_analysis(table, "base", draws=100)
+    assert analysis["rows_left_out"] == [{"row": 0, "run_id": 0, "group": "base", "reason": "loss_nats is null"}]
+    assert {"rows_left_out", "unpaired_runs"} <= {flag["code"] for flag in analysis["warnings"]}
+    first = {name: values[:10] for name, values in grid(6).items()}  # one budget
+    half = fit.group_analysis(first, "base", draws=100)
+    assert half["groups"]["base"]["surface"] is None
+    assert "one budget" in half["groups"]["base"]["reasons"]["surface"]
+    assert half["groups"]["base"]["minima"][0]["num_params_opt"] is not None
+    assert half["savings"]["target"]["recommended"] is None
+    assert "1 budgets" in half["savings"]["target"]["pure"]["reason"]
+
+
+def test_another_loss_column_is_analysed_by_name():
+    table = grid(7)
+    table["loss_prose_nats"] = [loss * 1.1 for loss in table.pop("loss_nats")]
+    analysis = fit.group_analysis(table, "base", loss_column="loss_prose_nats", draws=50)
+    assert analysis["loss_column"] == "loss_prose_nats"
+    assert analysis["groups"]["base"]["surface"]["parameters"]["E"] > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"loss_nats": float("nan")}, "loss_nats is nan in row 3"),
+        ({"num_params": -5.0}, "num_params is -5 in row 3"),
+        ({"flops_per_token": 1.0}, "flops_per_token is 1 in row 3"),
+    ],
+)
+def test_a_bad_cell_is_refused_with_its_value(change, message):
+    table = grid(8)
+    for name, value in change.items():
+        table[name][3] = value
+    with pytest.raises(BadInput, match=message):
+        fit.group_analysis(table, "base", draws=50)
+
+
+def test_an_unknown_group_and_a_missing_column_are_named():
+    with pytest.raises(BadInput, match="'smelt'.*base, target"):
+        fit.group_analysis(grid(9), "smelt")
+    table = grid(9)
+    del table["train_flops"]
+    with pytest.raises(BadInput, match="'train_flops'"):
+        fit.group_analysis(table, "base")
+
+
+def test_duplicated_rows_are_flagged():
+    table = {name: values + values[:1] for name, values in grid(10).items()}
+    codes = {flag["code"] for flag in fit.group_analysis(table, "base", draws=50)["warnings"]}
+    assert "duplicated_rows" in codes
+
+
+def test_the_planted_frontier_is_inside_the_band_that_is_drawn():
+    analysis = fit.group_analysis(grid(11), "base", draws=300)
+    curve = analysis["groups"]["base"]["frontier_curves"]["surface"]
+    truth = np.array([frontier_loss(c) for c in curve["compute_flops"]])
+    assert np.all((np.array(curve["low"]) < truth) & (truth < np.array(curve["high"])))
+
+
+def test_forty_rows_and_a_thousand_draws_take_under_five_seconds():
+    table = grid(12)
+    started = time.process_time()
+    fit.group_analysis(table, "base", draws=1000)
+    assert time.process_time() - started < 5.0  # measured 0.2 s
+
+
+def test_importing_fit_needs_neither_jax_nor_scipy_nor_pandas():
+    code = (
+        "import sys, time; t = time.process_time(); from smelt import fit; t = time.process_time() - t;"
+        "assert t < 1.0, t; assert not {'jax', 'scipy', 'pandas', 'flax'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
