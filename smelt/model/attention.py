@@ -101,7 +101,7 @@ def _attend_forward(q_BTHK: Array, k_BSGK: Array, v_BSGK: Array, mask_BTS: Array
     q_BTGRK = q_BTHK.reshape(B, T, G, H // G, K)
     scores_BGRTS = jnp.einsum("BTGRK,BSGK->BGRTS", q_BTGRK, k_BSGK)
     probs_BGRTS = jax.nn.softmax(jnp.where(mask_BTS[:, None, None], scores_BGRTS, -jnp.inf), axis=-1)
-    mixed_BTGRK = jnp.einsum("BGRTS,BSGK->BTGRK", probs_BGRTS, v_BSGK)
+    mixed_BTGRK = jnp.einsum("BGRTS,BSGK->BGRTK", probs_BGRTS, v_BSGK).transpose(0, 3, 1, 2, 4)
     return mixed_BTGRK.reshape(q_BTHK.shape), (q_BTGRK, k_BSGK, v_BSGK, probs_BGRTS, mixed_BTGRK)
 
 
@@ -112,7 +112,7 @@ def _attend_backward(saved: Any, dmixed_BTHK: Array) -> tuple[Array, Array, Arra
     dprobs_BGRTS = jnp.einsum("BTGRK,BSGK->BGRTS", dmixed_BTGRK, v_BSGK)
     drift_BTGR = (dmixed_BTGRK * mixed_BTGRK).sum(-1)
     dscores_BGRTS = probs_BGRTS * (dprobs_BGRTS - drift_BTGR.transpose(0, 2, 3, 1)[..., None])
-    dq_BTGRK = jnp.einsum("BGRTS,BSGK->BTGRK", dscores_BGRTS, k_BSGK)
+    dq_BTGRK = jnp.einsum("BGRTS,BSGK->BGRTK", dscores_BGRTS, k_BSGK).transpose(0, 3, 1, 2, 4)
     dk_BGKS = jnp.einsum("BTGRK,BGRTS->BGKS", q_BTGRK, dscores_BGRTS)
     return dq_BTGRK.reshape(dmixed_BTHK.shape), dk_BGKS.transpose(0, 3, 1, 2), dv_BGKS.transpose(0, 3, 1, 2), None
 
