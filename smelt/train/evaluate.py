@@ -82,8 +82,7 @@ def validation_losses(
             missing = batch_seqs - len(tokens_BU)
             padded = [np.pad(window, ((0, missing), (0, 0))) for window in (tokens_BU, segments_BU)]
             nats.append(np.asarray(token_losses(params, *padded))[: len(tokens_BU)])
-        # The target at column t is token t + 1, and its document that token's.
-        losses[domain] = by_document(np.concatenate(nats), windows.doc_ids[:, 1:])
+        losses[domain] = by_document(np.concatenate(nats), windows.doc_ids)
     return losses
 
 

@@ -8,7 +8,6 @@ The host waits for the device only where it logs.
 """
 
 import datetime
-import itertools
 import json
 import math
 import resource
@@ -32,7 +31,7 @@ from smelt.train.schedule import learning_rate
 from smelt.train.step import State, compile_step, init_state, shape_key
 
 LAST_STEPS_FRAC = 0.05  # the training loss of a row is the mean over the last 5 % of the steps, at least 10
-CHUNK_STEPS = 16  # steps that are read ahead together, and that may be in flight before the host reads their losses
+PENDING_STEPS = 16  # steps that may be in flight before the host reads their losses
 REPORT_EVERY_SECS = 2.0
 
 
@@ -160,20 +159,20 @@ def _train(
                 metrics_file.write(json.dumps({"step": step, "lr": lr, **values}) + "\n")
             pending.clear()
 
-        chunks = batches.prefetched_chunks(0, run.num_steps, CHUNK_STEPS)
-        for _ in range(0, run.num_steps, CHUNK_STEPS):
+        upcoming = batches.prefetch(0, run.num_steps)
+        for step in range(run.num_steps):
+            stop()
             with clock.timed("data_wait"):
-                first, chunk = next(chunks)
-            for step, tokens, segments in zip(itertools.count(first), chunk["tokens"], chunk["segments"], strict=False):
-                stop()
-                lr = learning_rate(run.optim, run.num_steps, step)
-                state, metrics = program(state, tokens, segments, np.float32(lr))
-                pending.append((step, lr, metrics))
-            drain()
-            if time.monotonic() - told > REPORT_EVERY_SECS:
-                told = time.monotonic()
-                metrics_file.flush()
-                tell(folder, "running", step=step + 1, num_steps=run.num_steps, loss_nats=losses[step])
+                batch = next(upcoming)
+            lr = learning_rate(run.optim, run.num_steps, step)
+            state, metrics = program(state, batch.tokens, batch.segments, np.float32(lr))
+            pending.append((step, lr, metrics))
+            if len(pending) == PENDING_STEPS or step + 1 == run.num_steps:
+                drain()
+                if time.monotonic() - told > REPORT_EVERY_SECS:
+                    told = time.monotonic()
+                    metrics_file.flush()
+                    tell(folder, "running", step=step + 1, num_steps=run.num_steps, loss_nats=losses[step])
     return state, losses
 
 

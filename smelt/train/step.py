@@ -65,7 +65,7 @@ def _step(
     (_, metrics), grads = jax.value_and_grad(objective, has_aux=True)(state.params)
     direction, optimizer = _transform(optim).update(grads, state.optimizer, state.params)
     params = jax.tree.map(lambda p, u: p - lr * u, state.params, direction)
-    metrics["grad_norm"] = optax.global_norm(grads)
+    metrics["grad_norm"] = optax.tree.norm(grads)
     return State(params, optimizer, state.step + 1), metrics
 
 
