@@ -183,15 +183,16 @@ def _build(
         documents.flat._mmap.close()
         (beside / "spool").unlink()
         manifest["left_out"] = dict(sorted(left_out.items()))
-        manifest = {
-            "format": store.FORMAT,
-            "name": folder.name,
-            "fingerprint": "",
-            "request": request,
-            **manifest,
-            "build": {"secs": round(time.monotonic() - started, 1)},
-        }
-        manifest["fingerprint"] = store.fingerprint(manifest)
+        manifest = store.sealed(
+            {
+                "format": store.FORMAT,
+                "name": folder.name,
+                "fingerprint": "",
+                "request": request,
+                **manifest,
+                "build": {"secs": round(time.monotonic() - started, 1)},
+            }
+        )
         files.write_json(beside / "manifest.json", manifest)
         store.write_stamps(beside, manifest)
         _put_in_place(beside, folder, request, force=force)
@@ -233,7 +234,7 @@ def _write(
     digests = [sha256() for _ in recipe.domains]
     say(f"writing {len(train):,} training documents")
     counts = _write_split(folder, "train", documents, train, tokenizer, dtype, digests)
-    validation = {}
+    validation: dict[str, Any] = {}
     for index, domain in enumerate(recipe.domains):
         order = training_order(documents, parts.validation & (documents.domain == index))
         stem = f"validation-{domain}"
@@ -254,7 +255,7 @@ def _write(
         "token_dtype": dtype.name,
         "train": counts,
         "validation": validation,
-        "domains": _domains(recipe, documents, parts, counts, digests),
+        "domains": _domains(folder, recipe, documents, parts, counts, validation, digests),
         **parts.report,
         "files": {
             name: {
@@ -267,21 +268,29 @@ def _write(
 
 
 def _domains(
-    recipe: Recipe, documents: Spooled, parts: Split, counts: dict[str, Any], digests: list[Any]
+    folder: Path,
+    recipe: Recipe,
+    documents: Spooled,
+    parts: Split,
+    train: dict[str, Any],
+    validation: dict[str, Any],
+    digests: list[Any],
 ) -> dict[str, Any]:
-    """Documents, size, licences and sha256 of what was kept, by domain. The sha256 is of the domain's documents,
-    training then validation, in the order of the files."""
-    of_text = documents.flat.dtype == np.uint8
-    lengths = documents.lengths
+    """Size, share of the training tokens, licences and sha256 of each domain. The sha256 is of the domain's
+    documents as they were read, training then validation, in the order of the files."""
+    table = np.load(folder / "train.docs.npy")
+    tokens = np.diff(table[:, 0], append=train["num_tokens"])
     domains = {}
     for index, domain in enumerate(recipe.domains):
         kept = parts.kept & (documents.domain == index)
-        train = kept & ~parts.validation
-        size = int(lengths[kept].sum())
+        in_train = table[:, 2] == index
+        held_out = validation[domain]
+        known = train["num_bytes"] is not None and held_out["num_bytes"] is not None
         domains[domain] = {
             "num_documents": int(kept.sum()),
-            "num_bytes" if of_text else "num_tokens": size,
-            "train_frac": round(int(lengths[train].sum()) / int(lengths[parts.kept & ~parts.validation].sum()), 6),
+            "num_bytes": int(table[in_train, 1].sum()) + held_out["num_bytes"] if known else None,
+            "num_tokens": int(tokens[in_train].sum()) + held_out["num_tokens"],
+            "train_frac": round(int(tokens[in_train].sum()) / train["num_tokens"], 6),
             "sha256": digests[index].hexdigest(),
             "licences": {
                 source.name: source.licence

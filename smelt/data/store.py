@@ -9,7 +9,7 @@
 
 Documents stand one after the other, shuffled, each opened by the separator; so the separator belongs to the
 document it opens, and predicting it is predicting that the one before has ended. The fingerprint is a digest of
-the manifest, which holds the sha256 of every file: of what is in the corpus, not of where or when it was built.
+the sha256 of every file and of the counts: of what is in the corpus, not of where, when or how it was built.
 
 Opening hashes every file whose size or time differs from `checked.json`, so an edit is found at the next opening
 and an untouched corpus costs nothing.
@@ -28,8 +28,8 @@ from smelt.data import tokenizers
 from smelt.errors import BadInput
 
 FORMAT = 1
-# Not part of what a corpus is.
-_NOT_FINGERPRINTED = ("name", "fingerprint", "build")
+# What decides the tokens that a run reads. How they came about is told beside it and covered by `manifest_digest`.
+_FINGERPRINTED = ("format", "tokenizer", "token_dtype", "train", "validation", "files")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -137,8 +137,10 @@ def open_corpus(name_or_path: str | Path) -> Corpus:
     )
 
 
-def fingerprint(manifest: dict[str, Any]) -> str:
-    return files.digest({key: value for key, value in manifest.items() if key not in _NOT_FINGERPRINTED}, length=16)
+def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The manifest with its fingerprint, and the digest by which an edit of anything else in it is seen."""
+    whole = manifest | {"fingerprint": files.digest({key: manifest[key] for key in _FINGERPRINTED}, length=16)}
+    return whole | {"manifest_digest": files.digest({k: v for k, v in whole.items() if k != "manifest_digest"})}
 
 
 def info(corpus: Corpus) -> dict[str, Any]:
@@ -175,7 +177,7 @@ def verify(corpus: Corpus | str | Path) -> list[str]:
 def _manifest_problems(manifest: Any) -> list[str]:
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         return [f"manifest.json is not of format {FORMAT}"]
-    if manifest.get("fingerprint") != fingerprint(manifest):
+    if any(key not in manifest for key in _FINGERPRINTED) or manifest != sealed(manifest):
         return ["manifest.json does not match its own fingerprint"]
     return []
 
