@@ -23,7 +23,7 @@ from smelt.fit.groups import group_analysis
 from smelt.fit.intervals import joint_counts
 from smelt.fit.isoflop import Allocation, Minimum, allocation, isoflop_minima, minima_of_groups
 from smelt.fit.laws import CHINCHILLA, FLOPS_TOKENS, PURE, SATURATING, SMELT, Law, Power, Term, decay, predicted_loss
-from smelt.fit.result import Estimate, Flag, jsonable
+from smelt.fit.result import Estimate, Flag, estimate, jsonable
 from smelt.fit.savings import Saving, savings
 from smelt.fit.surface import Prediction, SurfaceFit, bootstrap, fit_surface, predict
 
@@ -48,6 +48,7 @@ __all__ = [
     "allocation",
     "bootstrap",
     "decay",
+    "estimate",
     "fit_frontier",
     "fit_surface",
     "given_frontier",

@@ -18,6 +18,8 @@ from smelt.fit import laws, solver, tables
 from smelt.fit.result import Estimate, Flag, estimate
 from smelt.fit.surface import SurfaceFit
 
+NOISE_STREAM = 3  # apart from the stream that resamples units under the same seed
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
@@ -99,7 +101,7 @@ def fit_frontier(
     spare = len(losses) - num_parameters
     rms = float(np.sqrt(residual @ residual / spare)) if spare else 0.0
     if loss_draws is None and spare and draws:
-        generator = np.random.default_rng(seed)
+        generator = np.random.default_rng([seed, NOISE_STREAM])
         noise = rms * generator.standard_normal((draws, len(losses)))
         noise *= np.sqrt(spare / generator.chisquare(spare, size=(draws, 1)))
         loss_draws = np.exp(log_loss - residual + noise)

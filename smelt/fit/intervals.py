@@ -44,21 +44,15 @@ def joint_counts(
 
 
 def noise_factors(covariance_GG: np.ndarray, degrees: int, draws: int, generator: np.random.Generator) -> np.ndarray:
-    """Square roots [draws, G, G] of covariances drawn from the inverse-Wishart with `degrees` and this mean scale.
+    """Square roots [draws, G, G] of covariances drawn from the inverse-Wishart law around `covariance_GG`.
 
-    Noise z @ factor' (z standard normal) then has Student's t tails with `degrees` in every direction. Groups are
-    drawn independently where `degrees` are too few for a joint law (degrees < G + 1).
+    Noise z @ factor' (z standard normal) has Student's t tails with `degrees` for every single group and for every
+    fixed difference of groups, as if that one alone had been estimated: the Wishart has degrees + G - 1.
     """
     num_groups = len(covariance_GG)
-    if degrees < num_groups + 1:
-        scale = np.sqrt(degrees / generator.chisquare(degrees, size=(draws, num_groups)))
-        factors = np.zeros((draws, num_groups, num_groups))
-        index = np.arange(num_groups)
-        factors[:, index, index] = scale * np.sqrt(np.diag(covariance_GG))
-        return factors
-    # Bartlett: W = T T' with T lower triangular is Wishart(degrees, I); covariance = L W^-1 L' * degrees.
+    # Bartlett: W = T T' with T lower triangular is Wishart(., I); covariance = degrees L W^-1 L'.
     lower = np.tril(generator.standard_normal((draws, num_groups, num_groups)), -1)
     for index in range(num_groups):
-        lower[:, index, index] = np.sqrt(generator.chisquare(degrees - index, size=draws))
+        lower[:, index, index] = np.sqrt(generator.chisquare(degrees + num_groups - 1 - index, size=draws))
     root = np.linalg.cholesky(covariance_GG + 1e-12 * np.trace(covariance_GG) * np.eye(num_groups))
     return np.sqrt(degrees) * root @ np.linalg.inv(lower).transpose(0, 2, 1)

@@ -15,6 +15,7 @@ from smelt.fit import intervals, laws, solver, tables
 from smelt.fit.result import Estimate, Flag, estimate, jsonable
 
 NUM_STARTS = 8
+NOISE_STREAM = 2  # apart from the stream that resamples units under the same seed
 OBJECTIVES = ("huber_log", "squares_log")
 
 
@@ -25,6 +26,8 @@ class SurfaceFit:
     parameters     by name, coefficients in the unit of the loss
     estimates      the same with standard errors and intervals; without a bootstrap each says that none was made
     residuals_log  ln loss - ln predicted, one a row, in the order given
+    noise_log      root mean square of residuals_log, corrected for the fitted parameters; None without spare rows
+    noise_loss     the same of loss - predicted, in the unit of the loss
     draws          by parameter name [num_draws], or None; NaN where a draw did not converge
     column_ranges  smallest and largest value of each column, and of size times tokens, that the rows have
     """
@@ -40,6 +43,7 @@ class SurfaceFit:
     num_rows: int
     column_ranges: dict[str, tuple[float, float]]
     noise_log: float | None
+    noise_loss: float | None
     draws: dict[str, np.ndarray] | None = None
     refit: "_Refit | None" = None
 
@@ -117,8 +121,11 @@ def fit_surface(
     parameters = {name: float(value[0]) for name, value in _named(law, best_P[None], losses.min()).items()}
     residuals = np.log(losses) - np.log(laws.predicted_loss(law, parameters, arrays))
     spare = len(losses) - len(law.parameters)
-    mean_square = float(np.sum(weight_N * residuals**2) / np.sum(weight_N))
-    noise = math.sqrt(mean_square * len(losses) / spare) if spare else None
+    unit_N = weight_N / weight_N.sum()
+
+    def scatter(residual_N: np.ndarray) -> float | None:
+        return math.sqrt(float(unit_N @ residual_N**2) * len(losses) / spare) if spare else None
+
     warnings = [*tables.duplicates({**arrays, "loss": losses}), *_diagnosed(law, parameters, losses, arrays, proof)]
     return SurfaceFit(
         law=law,
@@ -131,7 +138,8 @@ def fit_surface(
         warnings=tuple(warnings),
         num_rows=len(losses),
         column_ranges={name: (float(v.min()), float(v.max())) for name, v in _with_compute(arrays).items()},
-        noise_log=noise,
+        noise_log=scatter(residuals),
+        noise_loss=scatter(losses * -np.expm1(-residuals)),
         refit=_Refit(problem=problem, weights=weight_N, parameters_P=best_P),
     )
 
@@ -273,8 +281,9 @@ def predict(fit: SurfaceFit, columns: Mapping[str, float], *, draws: int = 1000,
     """Predicted loss of one new run with a 95 % prediction interval.
 
     The interval adds two things, in logarithms: what the parameters could be (bootstrap draws; made by rows if `fit`
-    has none) and what one run scatters (the residuals' root mean square, corrected for the fitted parameters,
-    with Student's t tails). It does not know how wrong the law's form is where no run has been: see `extrapolation`.
+    has none) and what one run scatters (the residuals' root mean square, relative or absolute, whichever is wider at
+    the prediction, with Student's t tails). It does not know how wrong the law's form is where no run has been: see
+    `extrapolation`.
     """
     if fit.draws is None:
         fit = bootstrap(fit, draws=draws, seed=seed)
@@ -282,7 +291,7 @@ def predict(fit: SurfaceFit, columns: Mapping[str, float], *, draws: int = 1000,
     point = tables.positive_columns({name: [value] for name, value in columns.items()}, fit.law.columns)
     value = float(fit.predict(point)[0])
     num_draws = len(next(iter(fit.draws.values())))
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng([seed, NOISE_STREAM])
     spare = fit.num_rows - len(fit.law.parameters)
     method = f"prediction interval of {num_draws} bootstrap draws and residual noise"
     flags = []
@@ -304,7 +313,9 @@ def predict(fit: SurfaceFit, columns: Mapping[str, float], *, draws: int = 1000,
             estimate=estimate(value, method=method, reason=reason), extrapolation=factor, warnings=tuple(flags)
         )
     at_draws = laws.predicted_loss(fit.law, fit.draws, point)
-    noise = fit.noise_log * generator.standard_t(spare, size=num_draws)
+    assert fit.noise_loss is not None
+    # Whether runs scatter by a share of the loss or by an amount is not known away from the rows: the wider is taken.
+    noise = max(fit.noise_log, fit.noise_loss / value) * generator.standard_t(spare, size=num_draws)
     return Prediction(
         estimate=estimate(value, at_draws * np.exp(noise), method=method),
         extrapolation=factor,

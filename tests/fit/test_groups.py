@@ -132,7 +132,7 @@ def test_a_bad_cell_is_refused_with_its_value(change, message):
 
 
 def test_an_unknown_group_and_a_missing_column_are_named():
-    with pytest.raises(BadInput, match="'smelt'.*base, target"):
+    with pytest.raises(BadInput, match=r"'smelt'.*base, target"):
         fit.group_analysis(grid(9), "smelt")
     table = grid(9)
     del table["train_flops"]

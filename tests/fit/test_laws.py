@@ -46,7 +46,7 @@ def test_a_law_of_three_terms_with_a_tied_exponent_is_one_value_and_recovers():
 
 
 def test_an_unknown_law_and_a_missing_column_are_named():
-    with pytest.raises(BadInput, match="'kaplan'.*chinchilla"):
+    with pytest.raises(BadInput, match=r"'kaplan'.*chinchilla"):
         fit.fit_surface({"num_params": [1.0]}, [1.0], "kaplan")
     with pytest.raises(BadInput, match="'num_tokens'"):
         fit.predicted_loss(
