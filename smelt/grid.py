@@ -1,4 +1,4 @@
-"""Budgets x sizes x variants x seeds -> a Grid of complete runs, matched in pairs, in the order in which they train.
+"""Budgets (or token counts) x sizes x variants x seeds -> a Grid: complete runs, matched in pairs, in training order.
 
     num_steps = round(budget_flops / (flops_per_token x tokens_per_step))
 
@@ -41,9 +41,10 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """A design: its cells and what they share."""
+    """A design (isoflop, horizons): its cells and what they share."""
 
     cells: tuple[Cell, ...]
+    design: str
     reference: str
     held: str
     bound: float
@@ -172,6 +173,7 @@ def isoflop(
         cells += [cell(flops, size, label, seeds[0], "prediction") for size in indices for label in labels]
     return Grid(
         cells=tuple(cells),
+        design="isoflop",
         reference=reference,
         held=held,
         bound=bound,
@@ -205,6 +207,63 @@ def _check_sizes(
         )
 
 
+def horizons(
+    *,
+    ladders: Mapping[str, Sequence[ArchSpec]],
+    num_tokens: Sequence[float],
+    recipe: Recipe,
+    seeds: Sequence[int],
+    held: str,
+    bound: float,
+    convention: str = "model",
+) -> Grid:
+    """Given pairs at given token counts: the design of a paper whose shapes are printed rather than matched.
+
+    ladders: label -> architectures, the first label being the reference; the i-th of each are a pair. recipe(arch,
+    num_tokens). The budget of a cell is what its baseline spends on num_tokens, so that a pair shares it; both train
+    on num_tokens. Raises BadInput for ladders of unequal length and for pairs worse than `bound`."""
+    (reference, baselines), *_ = ladders.items()
+    cells = []
+    for label, archs in ladders.items():
+        if len(archs) != len(baselines):
+            raise BadInput(f"{label} has {len(archs)} architectures, {reference} has {len(baselines)}: give pairs")
+    for tokens in sorted(num_tokens):
+        for size, baseline in enumerate(baselines):
+            for label, archs in ladders.items():
+                optim, data = recipe(archs[size], tokens)
+                num_steps = round(tokens / data.tokens_per_step)
+                spent = budget.train_flops_per_token(baseline, data.seq_len, convention)
+                for seed in seeds:
+                    run = RunSpec(arch=archs[size], optim=optim, data=data, num_steps=num_steps, seed=seed)
+                    cells.append(
+                        Cell(
+                            run=run,
+                            variant=label,
+                            size=size,
+                            role="grid",
+                            budget_flops=spent * run.num_tokens,
+                            baseline=baseline,
+                        )
+                    )
+    grid = Grid(
+        cells=tuple(cells),
+        design="horizons",
+        reference=reference,
+        held=held,
+        bound=bound,
+        convention=convention,
+        expected_optimum=None,
+    )
+    for cell in cells:
+        errors = grid.match_errors(cell)
+        for name in match.HELD[held]:
+            if abs(errors[name]) > bound:
+                raise BadInput(
+                    f"{describe(cell)}: {name} is {errors[name]:+.2%} off its baseline, the bound is {bound:.0%}"
+                )
+    return grid
+
+
 def sweep(base: Grid, changes: Mapping[str, Callable[[RunSpec], RunSpec]]) -> Grid:
     """The cells of `base` again under each named change (a rate times 2, another batch): a tuning check.
 
@@ -224,6 +283,7 @@ def sweep(base: Grid, changes: Mapping[str, Callable[[RunSpec], RunSpec]]) -> Gr
             )
     return Grid(
         cells=tuple(cells),
+        design=base.design,
         reference=cells[0].variant,
         held=base.held,
         bound=base.bound,

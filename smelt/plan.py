@@ -2,7 +2,7 @@
 
 A price that was not measured is None with its reason: seconds and memory come from a calibration of this machine
 (`launch.calibration`) or not at all. Warnings are data, each with a code: repeated_data, one_sided, few_sizes,
-budget_off, match_off, few_steps.
+budget_off, match_off, few_steps, price_extrapolated.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,6 +46,7 @@ def plan(
     missing = [row for row in rows if row["state"] not in ("finished", "diverged", "stale")]
     reason = None if calibration else "no calibration of this machine is kept: run smelt plan NAME --calibrate"
     secs = [row["secs"] for row in missing]
+    known_bytes = [row["memory_bytes"] for row in rows if row["memory_bytes"] is not None]
     totals = {
         "num_cells": len(rows),
         "num_to_train": len(missing),
@@ -55,7 +56,7 @@ def plan(
         "num_workers": num_workers,
         "device": calibration.device if calibration else None,
         "wall_secs": sum(secs) / num_workers if calibration else None,
-        "peak_memory_bytes": num_workers * max(row["memory_bytes"] for row in rows) if calibration else None,
+        "peak_memory_bytes": num_workers * max(known_bytes) if known_bytes else None,
         "null_reason": reason,
     }
     return Plan(rows=rows, totals=totals, warnings=tuple(_warnings(grid, rows)))
@@ -69,10 +70,15 @@ def _row(
     flops_per_token, train_flops = grid.flops_per_token(cell), grid.train_flops(cell)
     errors = grid.match_errors(cell)
     secs = memory_bytes = None
+    extrapolated = False
     if calibration:
         secs = run.num_tokens * calibration.secs_per_token(flops_per_token) + calibration.compile_secs(flops_per_token)
-        batch_bytes = run.data.tokens_per_step * calibration.bytes_per_token(flops_per_token)
-        memory_bytes = PROCESS_BYTES + STATE_BYTES_PER_PARAM * parameters.total + batch_bytes
+        per_token = calibration.bytes_per_token(flops_per_token)
+        if per_token is not None:
+            state_bytes = STATE_BYTES_PER_PARAM * parameters.total
+            memory_bytes = PROCESS_BYTES + state_bytes + run.data.tokens_per_step * per_token
+        if not calibration.covers(flops_per_token):
+            extrapolated = True
     return {
         "run_id": run.run_id,
         "role": cell.role,
@@ -102,6 +108,7 @@ def _row(
         "epochs": run.num_tokens / num_train_tokens if num_train_tokens else None,
         "secs": secs,
         "memory_bytes": memory_bytes,
+        "price_extrapolated": extrapolated,
         "disk_bytes": KEPT_BYTES_PER_PARAM * parameters.total + KEPT_BYTES_PER_STEP * run.num_steps,
         "state": state,
     }
@@ -121,10 +128,14 @@ def _warnings(grid: Grid, rows: Sequence[dict[str, Any]]) -> list[dict[str, str]
             warn("budget_off", f"{name} is {row['budget_error']:+.2%} off its budget: whole steps are too coarse")
         if row["num_steps"] < FEW_STEPS:
             warn("few_steps", f"{name} has {row['num_steps']} steps: a smaller batch gives more")
+    extrapolated = sum(row["price_extrapolated"] for row in rows)
+    if extrapolated:
+        message = f"{extrapolated} runs are larger or smaller than every timed shape: their seconds are a guess"
+        warn("price_extrapolated", message)
     for size, variant, worst in _worst_matches(grid, rows):
         if grid.held != "none" and worst > MATCH_AIM:
             warn("match_off", f"{variant} of size {size} is matched to {worst:.2%} only (aim {MATCH_AIM:.0%})")
-    for flops in grid.budgets_flops:
+    for flops in grid.budgets_flops if grid.design == "isoflop" else ():
         sizes = {
             row["size"]: row["num_params"] for row in rows if row["budget_flops"] == flops and row["role"] == "grid"
         }

@@ -38,7 +38,7 @@ HOMES = {
     "flax": {"model"},
     "optax": {"train"},
     "orbax": {"train"},
-    "grain": {"data"},
+    "grain": {"data", "launch"},  # launch imports it ahead of time
     "matplotlib": {"report"},
     "jinja2": {"report"},
     "tyro": {"cli"},

@@ -135,9 +135,7 @@ def _print_info(found: dict[str, Any]) -> None:
             terminal.num_bytes(facts["num_bytes"]),
             str(facts["num_documents"]),
             facts["sha256"][:12],
-            "; ".join(map(str, facts["licences"]))
-            if isinstance(facts.get("licences"), list)
-            else str(facts.get("licence")),
+            "; ".join(sorted({licence or "not stated" for licence in facts["licences"].values()})),
         ]
         for domain, facts in domains.items()
     ]

@@ -101,6 +101,9 @@ def plan(
     *,
     calibrate: Annotated[bool, arg(help="time a few shapes on this machine first, about a minute")] = False,
     workers: Annotated[int | None, arg(help="processes the price is for; one a core where left out")] = None,
+    assume_flops_per_sec: Annotated[
+        float | None, arg(help="price it for a machine that sustains this rate a worker, instead of this one")
+    ] = None,
     max_hours: Annotated[float | None, arg(help="refuse (exit 2) a grid that is predicted to take longer")] = None,
     rate_per_hour: Annotated[float | None, arg(help="price of an hour of this machine, to print a cost")] = None,
     csv: Annotated[Path | None, arg(help="also write the table as CSV")] = None,
@@ -109,14 +112,18 @@ def plan(
 ) -> int:
     """Show the grid as a table with counts, matched errors and prices; nothing is trained.
 
-    e.g. smelt plan quickstart; smelt plan quickstart --calibrate --max-hours 0.5; smelt plan my/grid.py --json
+    e.g. smelt plan quickstart; smelt plan quickstart --calibrate --max-hours 0.5; smelt plan my/grid.py --json;
+    smelt plan smelt_paper --assume-flops-per-sec 4e14 --workers 1
     """
     from smelt import experiment as experiments
     from smelt.launch import calibration as calibrations
     from smelt.launch.environment import available_cores
 
     experiment = experiments.load(name)
-    kept = calibrations.calibrate(experiment) if calibrate else calibrations.kept()
+    if assume_flops_per_sec is not None:
+        kept = calibrations.assumed(assume_flops_per_sec)
+    else:
+        kept = calibrations.calibrate(experiment) if calibrate else calibrations.kept()
     priced = _plan(experiment, kept, workers or len(available_cores()))
     totals = dict(priced.totals)
     if rate_per_hour is not None:

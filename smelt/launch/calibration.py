@@ -26,6 +26,7 @@ FILE = "calibration.json"
 SHAPES_TIMED = 5
 TIMED_SECS = 2.0
 TIMED_STEPS = 40
+MAX_TIMED_STEP_FLOPS = 1e12  # a few tens of seconds on a CPU core
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,16 @@ class Calibration:
     def compile_secs(self, flops_per_token: float) -> float:
         return self._at(flops_per_token, "compile_secs")
 
-    def bytes_per_token(self, flops_per_token: float) -> float:
-        """Temporary memory of a step, per token of the batch."""
+    def bytes_per_token(self, flops_per_token: float) -> float | None:
+        """Temporary memory of a step, per token of the batch; None where it was assumed and not timed."""
+        if any(point["temp_bytes_per_token"] is None for point in self.points):
+            return None
         return self._at(flops_per_token, "temp_bytes_per_token")
+
+    def covers(self, flops_per_token: float) -> bool:
+        """Whether the shape lies between timed ones; an assumed rate is taken at its word."""
+        ends = [point["flops_per_token"] for point in self.points if point["temp_bytes_per_token"] is not None]
+        return not ends or 0.5 * min(ends) <= flops_per_token <= 2.0 * max(ends)
 
     def _at(self, flops_per_token: float, name: str) -> float:
         import numpy as np
@@ -64,8 +72,22 @@ def kept() -> Calibration | None:
     return Calibration(newest["device"], tuple(points))
 
 
+def assumed(flops_per_sec: float) -> Calibration:
+    """A machine that is not at hand, by its sustained model FLOP/s: for the price of a grid elsewhere."""
+    if not flops_per_sec > 0:
+        raise BadInput(f"--assume-flops-per-sec is {flops_per_sec}: give a positive rate, e.g. 4e14")
+    point = {
+        "flops_per_token": 1.0,
+        "flops_per_sec": flops_per_sec,
+        "compile_secs": 60.0,  # assumed: what an accelerator's compiler takes for one shape
+        "temp_bytes_per_token": None,
+    }
+    return Calibration(f"a machine assumed to sustain {flops_per_sec:.3g} FLOP/s", (point,))
+
+
 def calibrate(experiment: Experiment) -> Calibration:
     """Time a few shapes of the grid in a process of its own, set up like a worker, and keep the result."""
+    _shapes(experiment)
     command = [sys.executable, "-m", "smelt.launch.calibration", str(experiment.path)]
     done = subprocess.run(command, env=worker_environment(1), capture_output=True, text=True)
     if done.returncode != 0:
@@ -81,7 +103,14 @@ def _shapes(experiment: Experiment) -> list[Cell]:
     """At most SHAPES_TIMED cells of different shape, spread evenly over FLOPs per token, both ends in."""
     by_shape: dict[Any, Cell] = {}
     for cell in experiment.grid.cells:
-        by_shape.setdefault((cell.run.arch, cell.run.data), cell)
+        step_flops = experiment.grid.flops_per_token(cell) * cell.run.data.tokens_per_step
+        if step_flops <= MAX_TIMED_STEP_FLOPS:
+            by_shape.setdefault((cell.run.arch, cell.run.data), cell)
+    if not by_shape:
+        raise BadInput(
+            f"every step of {experiment.name} is over {MAX_TIMED_STEP_FLOPS:.0e} FLOPs, too long to time here: price it "
+            "with --assume-flops-per-sec"
+        )
     ordered = sorted(by_shape.values(), key=experiment.grid.flops_per_token)
     if len(ordered) <= SHAPES_TIMED:
         return ordered

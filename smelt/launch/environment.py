@@ -31,10 +31,11 @@ def available_cores() -> list[int]:
 
 
 def use_compilation_cache() -> None:
-    """Keep compiled programs on disk: a shape is compiled once a machine, not once a process."""
+    """Keep compiled programs on disk, so that a shape is compiled once a machine and not once a process: in
+    JAX_COMPILATION_CACHE_DIR where that is set, else beside the calibrations."""
     import jax
 
-    folder = (CACHE / "jax").resolve()
+    folder = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or CACHE / "jax").resolve()
     folder.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)

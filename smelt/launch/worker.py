@@ -50,6 +50,8 @@ class _Signals:
 
 def work(experiment_path: str, run_ids: list[str]) -> int:
     """Train the cells of these ids; returns an exit code of `errors`."""
+    import grain  # noqa: F401 here, so that its import is no part of a run's time
+
     from smelt import experiment as experiments
     from smelt.data.corpus import open_corpus
     from smelt.launch import folder as folders
