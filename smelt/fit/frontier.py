@@ -107,7 +107,7 @@ def fit_frontier(
         loss_draws = np.exp(log_loss - residual + noise)
         method = f"draws of the scatter about the law, {spare} degrees of freedom"
     elif loss_draws is not None and not saturating and spare:
-        flags += _bent(log_compute, log_loss, residual, np.log(loss_draws))
+        flags += _bent(log_compute, log_loss, residual, loss_draws)
     by_name = None
     if loss_draws is not None:
         by_name = _refitted(problem, point_P, loss_draws, saturating)
@@ -151,12 +151,12 @@ def _refitted(problem: solver.Problem, point_P: np.ndarray, loss_draws: np.ndarr
     return {"floor": np.where(unusable, np.nan, floor), "log_coefficient": log_coefficient, "exponent": exponent}
 
 
-def _bent(log_compute: np.ndarray, log_loss: np.ndarray, residual: np.ndarray, log_draws: np.ndarray) -> list[Flag]:
+def _bent(log_compute: np.ndarray, log_loss: np.ndarray, residual: np.ndarray, loss_draws: np.ndarray) -> list[Flag]:
     """A flag where the points' own noise does not explain how far they lie off a line (5 % level)."""
     powers = np.stack([np.ones_like(log_compute), log_compute], axis=1)
     off_line = np.eye(len(log_compute)) - powers @ np.linalg.pinv(powers)
-    noise_squares = (((log_draws - log_loss) @ off_line) ** 2).sum(axis=1)
-    noise_squares = noise_squares[np.isfinite(noise_squares)]
+    usable = loss_draws[(loss_draws > 0).all(axis=1)]  # a draw whose parabola has no minimum is NaN
+    noise_squares = (((np.log(usable) - log_loss) @ off_line) ** 2).sum(axis=1)
     share = float(np.mean(noise_squares >= residual @ residual)) if noise_squares.size else 1.0
     if share >= 0.05:
         return []

@@ -204,7 +204,14 @@ def _noise(parabolas: Mapping[str, Mapping]) -> tuple[np.ndarray, int]:
     return correlation * np.outer(scale, scale), int(degrees.min())
 
 
-def _minimum(budget, sizes, parabola, beta_RP, sigma, degrees) -> Minimum:
+def _minimum(
+    budget: float,
+    sizes: np.ndarray,
+    parabola: _Parabola | None,
+    beta_RP: np.ndarray | None,
+    sigma: float | None,
+    degrees: int,
+) -> Minimum:
     flags: list[Flag] = []
 
     def flag(code: str, message: str) -> None:

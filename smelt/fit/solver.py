@@ -115,7 +115,9 @@ def _objective(residual_RN: np.ndarray, weight_RN: np.ndarray, delta: float) -> 
     return (weight_RN * clipped_RN * (size_RN - 0.5 * clipped_RN)).sum(axis=1)
 
 
-def _derivatives(problem: Problem, residual_RN, share_RKN, weight_RN):
+def _derivatives(
+    problem: Problem, residual_RN: np.ndarray, share_RKN: np.ndarray, weight_RN: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Minus the gradient, the reweighted Gauss-Newton matrix, the exact Hessian, and the gradient's largest scale."""
     jacobian_RNP = sum(share_RKN[:, k, :, None] * problem.jacobian_KNP[k] for k in range(problem.num_coefficients))
     size_RN = np.abs(residual_RN)

@@ -107,6 +107,38 @@ def test_a_run_without_a_loss_is_listed_and_a_grid_half_run_still_has_a_result()
     assert "1 budgets" in half["savings"]["target"]["pure"]["reason"]
 
 
+def test_a_grid_that_is_all_noise_has_flags_and_reasons_and_no_narrow_interval():
+    analysis = fit.group_analysis(grid(3, own_noise=0.1, pair_noise=0.1), "base", draws=200)
+    codes = {flag["code"] for minimum in analysis["groups"]["base"]["minima"] for flag in minimum["warnings"]}
+    assert codes & {"flat_parabola", "opens_downward", "vertex_outside"}
+    for kind in ("pure", "surface"):
+        for saving in analysis["savings"]["target"][kind]["at_budgets"] or []:
+            estimate = saving["estimate"]
+            assert estimate["reason"] is not None or estimate["high"] - estimate["low"] > 0.3
+    json.dumps(analysis, allow_nan=False)
+
+
+def test_a_third_group_and_extra_seeds_leave_each_comparison_its_own():
+    table, other = grid(1), grid(2, saving=0.1)
+    for row, group in enumerate(other["group"]):
+        if group == "target":
+            for name, values in table.items():
+                values.append("third" if name == "group" else other[name][row])
+    for row, (group, pair) in enumerate(zip(list(table["group"]), list(table["pair"]), strict=True)):
+        if (group, pair) == ("base", "size 2"):
+            for values in table.values():
+                values.append(values[row])
+            table["seed"][-1] += 1
+            table["loss_nats"][-1] += 0.001
+    analysis = fit.group_analysis(table, "base", draws=200)
+    assert list(analysis["savings"]) == ["target", "third"]
+    assert not analysis["warnings"]
+    for low, high in intervals(analysis):
+        assert low <= 0 <= high
+    for saving in analysis["savings"]["third"]["surface"]["at_budgets"]:
+        assert saving["estimate"]["low"] > 0
+
+
 def test_another_loss_column_is_analysed_by_name():
     table = grid(7)
     table["loss_prose_nats"] = [loss * 1.1 for loss in table.pop("loss_nats")]
