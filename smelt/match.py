@@ -209,8 +209,12 @@ def _reason(best: Match, search: Search) -> str:
     errors = ", ".join(f"{name} {error:+.1%}" for name, error in best.held_errors.items())
     released = [name for name in search.held if search.letting_go(name).fits()] if len(search.held) > 1 else []
     beyond = [name for name, error in best.held_errors.items() if abs(error) > best.bound]
-    binding = " or ".join(released) or " and ".join(beyond)
-    return f"{binding} cannot be met: no candidate is within {best.bound:.1%} (nearest: {errors}); {_mend(search)}"
+    binding = " and ".join(released or beyond)
+    together = "together " if len(released) > 1 else ""
+    return (
+        f"{binding} cannot be met {together}within {best.bound:.1%} of the baseline "
+        f"(nearest: {errors}); {_mend(search)}"
+    )
 
 
 def _mend(search: Search) -> str:

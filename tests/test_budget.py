@@ -1,5 +1,6 @@
 """Counts against witnesses from outside: the real parameter tree, the real keys and values, XLA's own count."""
 
+import doctest
 import math
 from collections import Counter
 from dataclasses import replace
@@ -47,7 +48,7 @@ def test_parameters_of_every_kind_are_the_leaves_of_the_real_tree(arch):
 
 
 @given(arch_specs())
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=10, deadline=None, derandomize=True)
 def test_the_kv_cache_is_what_a_forward_pass_keeps_of_each_token(arch):
     tokens = jax.ShapeDtypeStruct((1, 3), jnp.int32)
     _, kept = jax.eval_shape(
@@ -228,3 +229,7 @@ def test_context_costs_scores_alone():
 def test_a_wrong_convention_or_context_is_refused_in_one_line(context, convention, message):
     with pytest.raises(BadInput, match=message):
         budget.train_flops_per_token(MOE, context, convention)
+
+
+def test_the_example_of_params_runs():
+    assert doctest.testmod(budget).failed == 0

@@ -1,5 +1,7 @@
 """The matcher holds what it says it holds, in the order that it states, and says why where it cannot."""
 
+import doctest
+import sys
 import time
 from dataclasses import replace
 
@@ -8,33 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.match import BYTE_LEVEL, LADDER, byte_level_moe
 from smelt import budget, lattice, papers, variants
 from smelt.errors import BadInput
 from smelt.match import BUDGETS, HELD, co_design, match, relative_errors
 from smelt.search import AIM, RECIPE_STEP
-from smelt.spec import FFN, ArchSpec, Attention, Loop
+from smelt.spec import FFN
 from tests.strategies import arch_specs
 
-
-def small(d_model, num_heads, num_kv_heads, head_dim, width, num_experts=8, num_layers=4) -> ArchSpec:
-    """A byte-level MoE of the quickstart's kind."""
-    return ArchSpec(
-        vocab_size=256,
-        d_model=d_model,
-        num_prelude=0,
-        loop=Loop(num_layers=num_layers, num_passes=1, residual_scale=1.0, attention_sets="shared"),
-        num_coda=0,
-        attention=Attention(num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, scale="1/sqrt(d_k)"),
-        ffn=FFN(width=width, num_experts=num_experts, top_k=2),
-        outer_ffn=None,
-        router=papers.ROUTER,
-        norm_gain=True,
-        tied_embeddings=False,
-    )
-
-
 SMALL = {"context": 128, "multiples": {"d_model": 4, "head_dim": 4, "width": 2}}
-BASE = small(64, 4, 1, 24, 64)
+BASE = byte_level_moe(64, 4, 1, 24, 64)
 SPARSE_PAIRS = [(scale, *pair) for scale in papers.SMELT_LOOPED for pair in list(papers.SMELT_EXPERTS.items())[1:]]
 
 
@@ -56,25 +41,14 @@ def test_every_sparse_smelt_baseline_gets_a_partner_closer_than_the_papers_own(s
     assert ours["num_heads"] * theirs["num_kv_heads"] >= theirs["num_heads"] * ours["num_kv_heads"]
 
 
-LADDER = [
-    small(12, 1, 1, 12, 8),
-    small(20, 2, 2, 12, 12),
-    small(24, 2, 2, 12, 20),
-    small(32, 4, 2, 12, 24),
-    small(32, 4, 1, 12, 32),
-    small(48, 4, 1, 12, 40),
-    small(64, 4, 1, 24, 48),
-    small(64, 4, 1, 12, 72),
-]
-
-
 @pytest.mark.parametrize("baseline", LADDER, ids=lambda arch: f"{budget.params(arch).non_embedding}")
 def test_a_byte_level_model_of_the_quickstart_is_matched_within_one_percent(baseline):
-    found = match(baseline, variants.loop_middle(baseline), **SMALL)
+    found = match(baseline, variants.loop_middle(baseline), **BYTE_LEVEL)
     assert found.worst <= AIM, found.held_errors
     assert found.reason == ""
     for size, value in lattice.sizes_of(found.arch).items():
-        assert value % SMALL["multiples"].get(size, 1) == 0
+        assert value % BYTE_LEVEL["multiples"].get(size, 1) == 0
+    assert 10 <= found.arch.ffn.num_experts <= 15  # 1.5 times the 8 are 12
 
 
 def test_a_match_of_the_largest_paper_model_takes_under_two_core_seconds():
@@ -165,7 +139,7 @@ def test_what_is_not_free_does_not_move():
 
 
 def test_depth_moves_only_when_free_and_keeps_the_looped_share():
-    baseline = small(64, 4, 2, 16, 64, num_layers=12)
+    baseline = byte_level_moe(64, 4, 2, 16, 64, num_layers=12)
     looped = variants.loop_middle(baseline)
     assert not match(baseline, looped, **SMALL, free=("width", "num_experts")).fits
     found = match(baseline, looped, **SMALL, free=("num_layers", "width", "num_experts"))
@@ -180,7 +154,7 @@ def test_an_unreachable_kv_cache_is_named_and_what_to_free_really_helps():
     found = match(BASE, looped, **SMALL, free=("d_model", "width", "num_experts"))
     assert not found.fits
     assert found.errors["kv_cache"] == pytest.approx(0.5)
-    assert found.reason.startswith("kv_cache cannot be met: no candidate is within 4.0%")
+    assert found.reason.startswith("kv_cache cannot be met within 4.0% of the baseline (nearest: flops_per_token ")
     assert "kv_cache +50.0%" in found.reason
     assert found.reason.endswith("free head_dim")
     assert match(BASE, looped, **SMALL, free=("d_model", "width", "num_experts", "head_dim")).fits
@@ -206,7 +180,7 @@ def test_too_coarse_multiples_are_named():
 def test_a_dense_model_cannot_hold_the_parameters_of_a_sparse_one_and_says_so():
     found = match(BASE, variants.dense(BASE), **SMALL)
     assert not found.fits
-    assert "num_params cannot be met" in found.reason
+    assert found.reason.startswith("flops_per_token and num_params cannot be met together within 4.0%")
     assert found.reason.endswith("move the baseline too (co_design) or hold less")
 
 
@@ -269,7 +243,7 @@ def test_experts_of_prelude_and_coda_follow_the_width_they_shared_and_keep_their
 
 
 def test_co_design_moves_the_baseline_just_enough_that_every_variant_fits():
-    stubborn = small(32, 4, 4, 8, 32)  # 4 KV heads of 8 have no two-thirds among heads of 8
+    stubborn = byte_level_moe(32, 4, 4, 8, 32)  # 4 KV heads of 8 have no two-thirds among heads of 8
     coarse = {"context": 128, "multiples": {"d_model": 4, "head_dim": 8, "width": 2}}
     loops = (variants.loop_middle, variants.loop_all)
     alone = match(stubborn, variants.loop_middle(stubborn), **coarse)
@@ -339,7 +313,11 @@ def test_co_design_refuses_bad_input_in_one_line():
 def test_a_match_is_never_worse_than_its_bound_without_saying_so(
     d_model, num_kv_heads, group, head_dim, width, num_experts
 ):
-    baseline = small(d_model, group * num_kv_heads, num_kv_heads, head_dim, width, num_experts)
+    baseline = byte_level_moe(d_model, group * num_kv_heads, num_kv_heads, head_dim, width, num_experts=num_experts)
     found = match(baseline, variants.loop_middle(baseline), **SMALL)
     assert found.errors == relative_errors(found.arch, baseline, context=128)
     assert (found.worst <= found.bound) == (found.reason == "")
+
+
+def test_the_example_of_match_runs():
+    assert doctest.testmod(sys.modules[match.__module__]).failed == 0
