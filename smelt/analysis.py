@@ -1,0 +1,423 @@
+"""Rows of an experiment -> one dict that `smelt fit`, the report and the notebook show: laws, savings, spread, costs.
+
+    losses        one `fit.group_analysis` a loss column: validation, each of its domains, bits per byte
+    headline      a variant's saving at the largest budget shared with the reference, and its verdict in a sentence
+    pairs         loss differences of matched pairs, which need no law
+    seed_spread, match, device, provenance, left_out, warnings
+
+Only rows of role "grid" that finished enter the fits; seeds give the spread, controls and predictions are counted for
+their cost alone. Every loss column is fitted apart, with its own floor, coefficients and exponents: a domain borrows
+nothing from the others. The dict is plain JSON and the same for the same rows.
+
+The headline is the saving of the fitted surfaces, or, where one cannot be had, that of the saturating and then of the
+pure law through the parabolas' minima (`KINDS`): the order stands here so that nobody chooses it after seeing them.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from smelt import fit
+from smelt.errors import BadInput
+from smelt.ledger import Row
+
+LOSS = "val_loss_nats"
+BITS = "bits_per_byte"
+KINDS = ("surface", "saturating", "pure")
+MATCH_ERRORS = {
+    "match_error_flops": "FLOPs per token",
+    "match_error_params": "parameters",
+    "match_error_kv": "KV cache",
+}
+MATCH_BOUND = 0.04  # beyond it a pair is called unmatched: the users' bound on each of the three budgets
+
+
+def loss_columns(rows: Sequence[Row]) -> list[str]:
+    """The loss columns that these rows have: validation first, its domains in order of name, bits per byte."""
+    domains = sorted({name for row in rows for name in row if name.startswith(f"{LOSS}.")})
+    return [LOSS, *domains, BITS]
+
+
+def table(rows: Sequence[Row], loss_column: str = LOSS) -> dict[str, list]:
+    """Columns for `fit.group_analysis`: finished rows of the grid; the group is the variant, the pair label the size.
+
+    Raises BadInput where there is no such row.
+    """
+    kept = [row for row in rows if row["role"] == "grid" and row["outcome"] == "finished"]
+    if not kept:
+        raise BadInput(f"none of {len(rows)} rows is a finished run of the grid: train some first (smelt run)")
+    columns = {"group": "variant", "pair": "size", "seed": "seed", "run_id": "run_id", loss_column: loss_column}
+    columns |= {name: name for name in ("budget_flops", "num_params", "num_tokens", "train_flops", "flops_per_token")}
+    return {name: [row.get(source) for row in kept] for name, source in columns.items()}
+
+
+def left_out(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Rows of the grid that enter no fit, each with its reason."""
+    return [
+        {**_labels(row), "reason": f"{row['outcome']}: {why_null(row, LOSS)}"}
+        for row in rows
+        if row["role"] == "grid" and row["outcome"] != "finished"
+    ]
+
+
+def why_null(row: Row, column: str) -> str:
+    """The reason that a row gives for a missing measurement."""
+    import json
+
+    return json.loads(row["null_reasons"]).get(column, "no reason is given")
+
+
+def _labels(row: Row) -> dict[str, Any]:
+    return {name: row[name] for name in ("run_id", "variant", "role", "budget_flops", "size", "seed", "num_params")}
+
+
+def analyse(rows: Sequence[Row], reference: str, *, draws: int = 1000, seed: int = 0) -> dict[str, Any]:
+    """The analysis of an experiment's rows; see the module. `reference` is the variant that savings are taken over.
+
+    Raises BadInput without a single finished run of the grid. A column that cannot be fitted is None under "losses",
+    its reason under "reasons".
+    """
+    losses: dict[str, Any] = {}
+    reasons: dict[str, str] = {}
+    for column in loss_columns(rows):
+        columns = table(rows, column)
+        try:
+            losses[column] = fit.group_analysis(columns, reference, loss_column=column, draws=draws, seed=seed)
+        except BadInput as error:
+            losses[column], reasons[column] = None, str(error)
+    variants = [reference, *dict.fromkeys(row["variant"] for row in rows if row["variant"] != reference)]
+    in_grid = [name for name in variants if any(row["variant"] == name and row["role"] == "grid" for row in rows)]
+    matched = {name: match_errors(rows, name) for name in in_grid if name != reference}
+    analysis = {
+        "reference": reference,
+        "variants": in_grid,
+        "losses": losses,
+        "reasons": reasons,
+        "headline": {
+            name: headline(losses[LOSS], reasons.get(LOSS), name, reference, matched[name]) for name in matched
+        },
+        "domains": _domains(losses, reasons, reference, list(matched)),
+        "domain_method": "each domain is fitted apart: its own floor, coefficients and exponents",
+        "pairs": {name: pair_differences(rows, name, reference) for name in matched},
+        "match": matched,
+        "seed_spread": {column: seed_spread(rows, column) for column in loss_columns(rows)},
+        "device": device_time(rows),
+        "provenance": provenance(rows),
+        "left_out": left_out(rows),
+        "settings": {"draws": draws, "seed": seed},
+    }
+    analysis["warnings"] = _warnings(rows, analysis)
+    return fit.jsonable(analysis)
+
+
+def _at_largest(
+    losses: Mapping[str, Any] | None, variant: str, reference: str
+) -> tuple[str | None, Mapping | None, dict[str, str]]:
+    """(kind, saving at the largest budget that both have runs at, reasons of the kinds before it)."""
+    why: dict[str, str] = {}
+    if losses is None or variant not in losses["savings"]:
+        return None, None, why
+    budgets = [set(losses["groups"][name]["rows"]["budget_flops"]) for name in (variant, reference)]
+    shared = budgets[0] & budgets[1]
+    if not shared:
+        return None, None, {"budgets": f"{variant} and {reference} have no budget in common yet"}
+    largest = losses["budgets_flops"].index(max(shared))
+    for kind in KINDS:
+        compared = losses["savings"][variant][kind]
+        if compared["at_budgets"] is None:
+            why[kind] = compared["reason"]
+            continue
+        saving = compared["at_budgets"][largest]
+        if saving["estimate"]["value"] is not None:
+            return kind, saving, why
+        why[kind] = saving["estimate"]["reason"]
+    return None, None, why
+
+
+def headline(
+    losses: Mapping[str, Any] | None, reason: str | None, variant: str, reference: str, matched: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The saving of `variant` at the largest budget that it shares with the reference, by the first of `KINDS` that has
+    one, and its verdict.
+
+    verdict: "less" or "more" compute where the 95 % interval excludes 0, "unresolved" where it does not or there is
+    none, "unknown" where there is no saving.
+    """
+    kind, saving, why = _at_largest(losses, variant, reference)
+    if losses is None or saving is None:
+        reason = reason or "; ".join(dict.fromkeys(why.values())) or f"{variant} has no finished run of the grid"
+        return {
+            "kind": None,
+            "budget_flops": None,
+            "saving": None,
+            "verdict": "unknown",
+            "is_matched": matched["is_matched"],
+            "others": {},
+            "reason": reason,
+            "sentence": f"What {variant} saves over {reference} is not known: {reason}.",
+        }
+    estimate = saving["estimate"]
+    verdict = _verdict(estimate)
+    others = {}
+    for other in KINDS:
+        compared = losses["savings"][variant][other]
+        if other != kind and compared["at_budgets"] is not None:
+            at = losses["budgets_flops"].index(saving["budget_flops"])
+            others[other] = compared["at_budgets"][at]["estimate"]
+    return {
+        "kind": kind,
+        "budget_flops": saving["budget_flops"],
+        "saving": saving,
+        "verdict": verdict,
+        "is_matched": matched["is_matched"],
+        "others": others,
+        "reason": "; ".join(f"{name}: {text}" for name, text in why.items()) or None,
+        "sentence": _sentence(variant, reference, saving, verdict, matched),
+    }
+
+
+def _verdict(estimate: Mapping[str, Any]) -> str:
+    low, high = estimate["low"], estimate["high"]
+    if low is not None and low > 0:
+        return "less"
+    if high is not None and high < 0:
+        return "more"
+    return "unresolved"
+
+
+def _sentence(variant: str, reference: str, saving: Mapping[str, Any], verdict: str, matched: Mapping[str, Any]) -> str:
+    estimate = saving["estimate"]
+    value, low, high = estimate["value"], estimate["low"], estimate["high"]
+    direction = "less" if value >= 0 else "more"
+    ends = (low, high) if value >= 0 else (None if high is None else -high, None if low is None else -low)
+    if ends == (None, None):
+        interval = "no interval"
+    else:
+        interval = f"[{_percent(ends[0])}, {_percent(ends[1])}]"
+    end = {
+        "less": "Resolved: the 95 % interval excludes 0",
+        "more": "Resolved: the 95 % interval excludes 0",
+        "unresolved": "Not resolved: the 95 % interval includes 0"
+        if ends != (None, None)
+        else f"Not resolved: {estimate['reason']}",
+    }[verdict]
+    pairs = "" if matched["is_matched"] else f" The pairs are not matched: {matched['note']}."
+    return (
+        f"{variant} needs {_percent(abs(value))} % {interval} {direction} compute than {reference} for the same loss "
+        f"at {compact(saving['budget_flops'])} FLOPs. {end}.{pairs}"
+    )
+
+
+def _percent(value: float | None) -> str:
+    return "unbounded" if value is None else f"{100 * value:.1f}".replace("-", "\N{MINUS SIGN}")
+
+
+def compact(value: float) -> str:
+    """A count in three figures or fewer for people: 3e12, 1.5e11."""
+    mantissa, exponent = f"{value:.2e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
+
+
+def _domains(
+    losses: Mapping[str, Any], reasons: Mapping[str, str], reference: str, variants: Iterable[str]
+) -> dict[str, Any]:
+    """Per variant and further loss column: kind and saving at the largest budget, or None with the reason."""
+    found: dict[str, Any] = {}
+    for variant in variants:
+        found[variant] = {}
+        for column in losses:
+            kind, saving, why = _at_largest(losses[column], variant, reference)
+            reason = None if saving else reasons.get(column) or "; ".join(dict.fromkeys(why.values()))
+            verdict = _verdict(saving["estimate"]) if saving else "unknown"
+            found[variant][column] = {"kind": kind, "saving": saving, "verdict": verdict, "reason": reason}
+    return found
+
+
+def domain_reading(analysis: Mapping[str, Any]) -> str:
+    """How the domains' savings agree with the overall one, in a sentence a variant."""
+    sentences = []
+    for variant, found in analysis["domains"].items():
+        domains = {column: found[column] for column in found if column.startswith(f"{LOSS}.")}
+        verdicts: dict[str, list[str]] = {}
+        for column, domain in domains.items():
+            verdicts.setdefault(domain["verdict"], []).append(column.removeprefix(f"{LOSS}."))
+        words = {
+            "less": "needs less compute in",
+            "more": "needs more compute in",
+            "unresolved": "is not resolved in",
+            "unknown": "has no estimate in",
+        }
+        parts = [f"{words[verdict]} {', '.join(verdicts[verdict])}" for verdict in words if verdict in verdicts]
+        if parts:
+            sentences.append(f"{variant} {' and '.join(parts)}.")
+    return " ".join(sentences)
+
+
+def pair_differences(rows: Sequence[Row], variant: str, reference: str) -> dict[str, Any]:
+    """Loss of `variant` minus loss of its partner (equal budget, size and seed), pair by pair and on average.
+
+    The interval of the mean is Student's t over pairs, taken as independent; below two pairs it is None.
+    """
+    partners = {_pair(row): row for row in rows if _in_grid(row, reference)}
+    pairs = []
+    for row in rows:
+        partner = partners.get(_pair(row))
+        if not _in_grid(row, variant) or partner is None:
+            continue
+        columns = [name for name in loss_columns(rows) if row.get(name) is not None and partner.get(name) is not None]
+        pairs.append(
+            {
+                **_labels(row),
+                "reference_run_id": partner["run_id"],
+                "reference_num_params": partner["num_params"],
+                "reference_loss_nats": partner[LOSS],
+                "difference": {name: row[name] - partner[name] for name in columns},
+            }
+        )
+    differences = np.array([pair["difference"][LOSS] for pair in pairs])
+    summary: dict[str, Any] = {"num_pairs": len(pairs), "num_lower": int((differences < 0).sum())}
+    if len(pairs) < 2:
+        why = f"{len(pairs)} pairs are finished; a mean needs two"
+        return {"pairs": pairs, **summary, "mean_nats": None, "sd_nats": None, "reason": why}
+    from scipy.special import stdtrit
+
+    sd = float(differences.std(ddof=1))
+    half = float(stdtrit(len(pairs) - 1, 0.975)) * sd / math.sqrt(len(pairs))
+    mean = float(differences.mean())
+    estimate = {"value": mean, "low": mean - half, "high": mean + half, "method": "Student t over pairs"}
+    return {"pairs": pairs, **summary, "mean_nats": estimate, "sd_nats": sd, "reason": None}
+
+
+def _in_grid(row: Row, variant: str) -> bool:
+    return row["role"] == "grid" and row["variant"] == variant and row["outcome"] == "finished"
+
+
+def _pair(row: Row) -> tuple:
+    return row["budget_flops"], row["size"], row["seed"]
+
+
+def match_errors(rows: Sequence[Row], variant: str) -> dict[str, Any]:
+    """What was held equal in this variant's pairs, the largest error of each budget (signed), and whether the pairs
+    are matched in all three within `MATCH_BOUND`."""
+    own = [row for row in rows if row["variant"] == variant and row["role"] in ("grid", "prediction")]
+    largest = {name: max((row[name] for row in own), key=abs) for name in MATCH_ERRORS}
+    held = ", ".join(sorted({row["held_equal"] for row in own}))
+    off = {name: error for name, error in largest.items() if abs(error) > MATCH_BOUND}
+    worst = max(map(abs, largest.values()))
+    if off:
+        differing = ", ".join(f"{MATCH_ERRORS[name]} {100 * error:+.1f} %" for name, error in off.items())
+        note = f"{differing} against the baseline at worst (held equal: {held})".replace("-", "\N{MINUS SIGN}")
+    else:
+        note = f"FLOPs, parameters and KV cache agree within {100 * worst:.2g} %"
+    return {"held_equal": held, "largest": largest, "worst": worst, "is_matched": not off, "note": note}
+
+
+def seed_spread(rows: Sequence[Row], column: str = LOSS) -> dict[str, Any]:
+    """The standard deviation of a loss over seeds, pooled over (variant, budget, size) with two seeds or more."""
+    cells: dict[tuple, list[float]] = {}
+    for row in rows:
+        if row["role"] in ("grid", "seed") and row.get(column) is not None:
+            cells.setdefault((row["variant"], row["budget_flops"], row["size"]), []).append(row[column])
+    several = {key: values for key, values in cells.items() if len(values) > 1}
+    degrees = sum(len(values) - 1 for values in several.values())
+    if not degrees:
+        reason = "no cell has two finished seeds"
+        return {"sd": None, "degrees_of_freedom": 0, "cells": [], "reason": reason}
+    squares = sum(float(np.var(values)) * len(values) for values in several.values())
+    listed = [
+        {"variant": key[0], "budget_flops": key[1], "size": key[2], "losses": values}
+        for key, values in sorted(several.items())
+    ]
+    return {"sd": math.sqrt(squares / degrees), "degrees_of_freedom": degrees, "cells": listed, "reason": None}
+
+
+def device_time(rows: Sequence[Row]) -> dict[str, Any]:
+    """Device seconds (wall seconds of a run times its devices) in all, by role, and of runs that diverged.
+
+    A run that failed has no row, so its time is not in here.
+    """
+    total: dict[str, Any] = {"num_runs": 0, "device_secs": 0.0, "num_unknown": 0, "train_flops": 0.0}
+    by_role: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        parts = [total, by_role.setdefault(row["role"], dict.fromkeys(total, 0))]
+        if row["outcome"] == "diverged":
+            parts.append(by_role.setdefault("diverged", dict.fromkeys(total, 0)))
+        for part in parts:
+            part["num_runs"] += 1
+            part["num_unknown"] += row["total_secs"] is None
+            part["device_secs"] += (row["total_secs"] or 0.0) * _num_devices(row)
+            part["train_flops"] += row["train_flops"]
+    return {"total": total, "by_role": by_role}
+
+
+def _num_devices(row: Row) -> int:
+    count, _, kind = row["device"].partition(" x ")
+    if not count.isdigit() or not kind:
+        raise BadInput(f"run {row['run_id']}: device is {row['device']!r}, expected a count and a kind: '1 x NAME'")
+    return int(count)
+
+
+def provenance(rows: Sequence[Row]) -> dict[str, list]:
+    """The distinct values of every provenance column, sorted, and of the FLOP convention."""
+    names = ("corpus_fingerprint", "code_fingerprint", "jax", "jaxlib", "python", "device", "threads", "host")
+    return {name: sorted({row[name] for row in rows}) for name in (*names, "flops_convention", "held_equal")}
+
+
+def _warnings(rows: Sequence[Row], analysis: Mapping[str, Any]) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = []
+
+    def warn(code: str, message: str) -> None:
+        if {"code": code, "message": message} not in found:
+            found.append({"code": code, "message": message})
+
+    for name, code in (
+        ("corpus_fingerprint", "mixed_corpora"),
+        ("code_fingerprint", "mixed_code"),
+        ("flops_convention", "mixed_conventions"),
+        ("device", "mixed_devices"),
+        ("jax", "mixed_jax"),
+    ):
+        values = analysis["provenance"][name]
+        if len(values) > 1:
+            warn(code, f"the rows come from {len(values)} values of {name}: {', '.join(map(str, values))}")
+    for row in analysis["left_out"]:
+        where = f"{row['variant']} of size {row['size']} at {compact(row['budget_flops'])} FLOPs"
+        warn("run_left_out", f"{where} is left out of every fit: {row['reason']}")
+    repeated = [row for row in rows if row["epochs"] > 1]
+    if repeated:
+        worst = max(row["epochs"] for row in repeated)
+        warn("repeated_data", f"{len(repeated)} runs read their training data more than once, up to {worst:.2f} times")
+    for name, matched in analysis["match"].items():
+        if not matched["is_matched"]:
+            warn("unmatched_pairs", f"the pairs of {name} are not matched: {matched['note']}")
+    for name, head in analysis["headline"].items():
+        signs = {_verdict(head["saving"]["estimate"])} if head["saving"] else set()
+        signs |= {_verdict(other) for other in head["others"].values() if other["value"] is not None}
+        if {"less", "more"} <= signs:
+            warn("laws_disagree", f"the frontiers disagree on whether {name} saves compute: see the savings by law")
+    for column, reason in analysis["reasons"].items():
+        warn("not_fitted", f"{column} is not fitted: {reason}")
+    overall = analysis["losses"][LOSS]
+    for flag in overall["warnings"] if overall else []:
+        warn(flag["code"], flag["message"])
+    for name, group in (overall or {"groups": {}})["groups"].items():
+        for part in ("minima", "allocation", "surface", "frontiers"):
+            for flag in _flags(group[part]):
+                warn(flag["code"], f"{name}: {flag['message']}")
+    for name, head in analysis["headline"].items():
+        for flag in _flags(head["saving"]):
+            warn(flag["code"], f"{name}: {flag['message']}")
+    return found
+
+
+def _flags(value: Any) -> list[Mapping[str, str]]:
+    """All warnings inside a part of an analysis."""
+    found: list[Mapping[str, str]] = []
+    if isinstance(value, Mapping):
+        found += value.get("warnings") or []
+        found += [flag for key, item in value.items() if key != "warnings" for flag in _flags(item)]
+    elif isinstance(value, list | tuple):
+        found += [flag for item in value for flag in _flags(item)]
+    return found

@@ -1,0 +1,14 @@
+"""An analysis, rows and a plan -> figures, tables and one self-contained HTML page.
+
+    style      colours, ticks, labels; the one place that sets matplotlib up
+    figures    the answer: frontiers, savings by law, text and pair, the prediction
+    evidence   what stands behind it: IsoFLOP curves, minima, residuals, training curves
+    tables     the same to the digit
+    page       all of it as one file that opens offline and prints
+
+matplotlib is imported in this package alone.
+"""
+
+from smelt.report.page import write
+
+__all__ = ["write"]

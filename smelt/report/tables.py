@@ -1,0 +1,342 @@
+"""An analysis, a plan and rows -> tables of text: what a figure cannot give to the digit.
+
+A Table is headings and cells, numbers already written; the page and the terminal draw it as they like. A number that
+is not there is a dash, and the reason stands in the last column or the note.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from smelt.analysis import BITS, KINDS, LOSS, MATCH_ERRORS, compact, why_null
+from smelt.ledger import Row
+from smelt.report.style import si
+
+NONE = "\u2013"
+MINUS = "\u2212"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """`numeric` says of each column whether it is set right; `note` is a sentence below."""
+
+    headings: tuple[str, ...]
+    numeric: tuple[bool, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+
+def _table(headings: Mapping[str, bool], rows: Sequence[Sequence[str]], note: str = "") -> Table:
+    return Table(
+        headings=tuple(headings), numeric=tuple(headings.values()), rows=tuple(tuple(row) for row in rows), note=note
+    )
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    return NONE if value is None else f"{value:.{digits}f}".replace("-", MINUS)
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    return NONE if value is None else f"{100 * value:.{digits}f} %".replace("-", MINUS)
+
+
+def interval(estimate: Mapping[str, Any] | None, digits: int = 3, scale: float = 1.0, unit: str = "") -> str:
+    """value [low, high]; an end without a bound is written so, an estimate without one says nothing in brackets."""
+    if estimate is None or estimate["value"] is None:
+        return NONE
+    value, low, high = (None if estimate[k] is None else scale * estimate[k] for k in ("value", "low", "high"))
+    text = number(value, digits) + unit
+    if low is None and high is None:
+        return text
+    ends = [NONE if end is None else number(end, digits) for end in (low, high)]
+    return f"{text} [{ends[0]}, {ends[1]}]"
+
+
+def secs(value: float | None) -> str:
+    if value is None:
+        return NONE
+    if value < 100:
+        return f"{value:.1f} s"
+    return f"{value / 60:.1f} min" if value < 6000 else f"{value / 3600:.1f} h"
+
+
+def savings(analysis: Mapping[str, Any]) -> Table:
+    """Per variant and budget the saving under each law, and how sure its sign is."""
+    losses = analysis["losses"][LOSS]
+    rows = []
+    for name, by_law in (losses or {"savings": {}})["savings"].items():
+        head = analysis["headline"][name]
+        for index, budget in enumerate(losses["budgets_flops"]):
+            found = {kind: by_law[kind]["at_budgets"] for kind in KINDS}
+            at = {kind: None if savings is None else savings[index] for kind, savings in found.items()}
+            main = at.get(head["kind"])
+            rows.append(
+                [
+                    name,
+                    compact(budget),
+                    *(interval(at[kind] and at[kind]["estimate"], 1, 100.0, " %") for kind in KINDS),
+                    NONE if main is None or main["share_positive"] is None else percent(main["share_positive"], 0),
+                    "beyond the data" if main and main["warnings"] else "",
+                ]
+            )
+    headings = {
+        "variant": False,
+        "FLOPs": True,
+        "surface of all runs": True,
+        "minima, with a floor": True,
+        "minima, no floor": True,
+        "draws that save": True,
+        "": False,
+    }
+    unmatched = [f"{name}: {match['note']}" for name, match in analysis["match"].items() if not match["is_matched"]]
+    note = f"Compute saved over {analysis['reference']} at equal loss; below 0 it needs more."
+    if unmatched:
+        note += f" Pairs that are not matched: {'; '.join(unmatched)}."
+    return _table(headings, rows, note)
+
+
+def exponents(analysis: Mapping[str, Any]) -> Table:
+    """Exponents and floors of every variant with 95 % intervals, a row a quantity."""
+    losses = analysis["losses"][LOSS]
+    groups = (losses or {"groups": {}})["groups"]
+
+    def surface(name: str) -> Any:
+        return lambda group: group["surface"] and group["surface"]["estimates"].get(name)
+
+    def frontier(kind: str, name: str) -> Any:
+        return lambda group: group["frontiers"][kind] and group["frontiers"][kind]["estimates"].get(name)
+
+    def allocation(name: str) -> Any:
+        return lambda group: group["allocation"][name] and group["allocation"][name]["exponent"]
+
+    quantities = (
+        ("optimal parameters ~ C^x, minima", allocation("num_params"), 3),
+        ("optimal tokens ~ C^x, minima", allocation("num_tokens"), 3),
+        ("surface: exponent a of FLOPs per token", surface("a"), 3),
+        ("surface: exponent c of tokens", surface("c"), 3),
+        ("surface: floor E (nats)", surface("E"), 3),
+        ("frontier exponent, surface", frontier("surface", "exponent"), 3),
+        ("frontier exponent, minima with a floor", frontier("saturating", "exponent"), 3),
+        ("frontier floor, minima (nats)", frontier("saturating", "floor"), 3),
+        ("frontier exponent, minima without a floor", frontier("pure", "exponent"), 3),
+    )
+    rows = [
+        [title, *(interval(value(group), digits) for group in groups.values())] for title, value, digits in quantities
+    ]
+    missing = [
+        f"{name}: {reason}" for name, group in groups.items() for reason in dict.fromkeys(group["reasons"].values())
+    ]
+    law = losses["method"]["law"]["equation"] if losses else ""
+    note = f"Surface: {law}. Intervals are 95 %." + (f" Missing: {'; '.join(missing)}." if missing else "")
+    return _table({"quantity": False, **dict.fromkeys(groups, True)}, rows, note)
+
+
+def minima(analysis: Mapping[str, Any]) -> Table:
+    """The minimum of every IsoFLOP curve, and in words where it has none inside its sizes."""
+    rows = []
+    for name, group in (analysis["losses"][LOSS] or {"groups": {}})["groups"].items():
+        for found in group["minima"]:
+            estimates = found["estimates"] if found["inside"] else {}
+            rows.append(
+                [
+                    name,
+                    compact(found["budget_flops"]),
+                    str(found["num_sizes"]),
+                    sized(estimates.get("num_params_opt")),
+                    sized(estimates.get("num_tokens_opt")),
+                    interval(estimates.get("loss_min"), 4),
+                    "; ".join(flag["message"].partition("FLOPs ")[2] or flag["message"] for flag in found["warnings"]),
+                ]
+            )
+    headings = {
+        "variant": False,
+        "FLOPs": True,
+        "sizes": True,
+        "optimal parameters": True,
+        "optimal tokens": True,
+        "loss (nats)": True,
+        "remarks": False,
+    }
+    return _table(headings, rows)
+
+
+def sized(estimate: Mapping[str, Any] | None) -> str:
+    """An estimate of a count, with letters."""
+    if estimate is None or estimate["value"] is None:
+        return NONE
+    if estimate["low"] is None or estimate["high"] is None:
+        return si(estimate["value"])
+    return f"{si(estimate['value'])} [{si(estimate['low'])}, {si(estimate['high'])}]"
+
+
+def match(analysis: Mapping[str, Any]) -> Table:
+    """The largest error of each budget over the pairs of a variant."""
+    rows = [
+        [name, found["held_equal"], *(percent(found["largest"][column], 2) for column in MATCH_ERRORS)]
+        for name, found in analysis["match"].items()
+    ]
+    note = "Largest difference to the paired baseline over all sizes, signed."
+    return _table({"variant": False, "held equal": False, **dict.fromkeys(MATCH_ERRORS.values(), True)}, rows, note)
+
+
+def seed_spread(analysis: Mapping[str, Any]) -> Table:
+    """The pooled standard deviation over seeds of every loss column."""
+    rows = []
+    for column, found in analysis["seed_spread"].items():
+        unit = "bits per byte" if column == BITS else "nats"
+        name = "validation loss" if column == LOSS else column.removeprefix(f"{LOSS}.").replace("_", " ")
+        spread = found["reason"] if found["sd"] is None else f"{found['sd']:.4f} {unit}"
+        rows.append([name, spread, str(found["degrees_of_freedom"])])
+    return _table({"column": False, "standard deviation over seeds": True, "degrees of freedom": True}, rows)
+
+
+def device_time(analysis: Mapping[str, Any], num_failed: int | None) -> Table:
+    """Device time by what runs were for; failed runs leave no row, so only their number is known."""
+    titles = {
+        "grid": "grid",
+        "seed": "further seeds",
+        "control": "controls",
+        "prediction": "predicted runs",
+        "diverged": "of these diverged",
+    }
+    device = analysis["device"]
+    rows = [
+        [titles[role], *_costs(device["by_role"][role])]
+        if role in device["by_role"]
+        else [titles[role], "0", NONE, NONE]
+        for role in titles
+    ]
+    failed = NONE if num_failed is None else str(num_failed)
+    rows.append(["failed, without a row", failed, "0.0 s" if num_failed == 0 else "not recorded", NONE])
+    rows.append(["all runs with a row", *_costs(device["total"])])
+    note = "Wall seconds of a run, compiling and validation included, times its devices."
+    return _table({"runs": False, "number": True, "device time": True, "training FLOPs": True}, rows, note)
+
+
+def _costs(part: Mapping[str, Any]) -> list[str]:
+    time = secs(part["device_secs"])
+    if part["num_unknown"]:
+        time += f" and {part['num_unknown']} not recorded"
+    return [str(part["num_runs"]), time, compact(part["train_flops"])]
+
+
+def provenance(analysis: Mapping[str, Any]) -> Table:
+    """Versions, hardware and fingerprints; several values in one row are several sources."""
+    titles = {
+        "corpus_fingerprint": "corpus fingerprint",
+        "code_fingerprint": "code fingerprint",
+        "flops_convention": "FLOP convention",
+        "held_equal": "held equal in pairs",
+        "device": "devices of a run",
+        "threads": "threads of a process",
+    }
+    rows = [
+        [titles.get(name, name), ", ".join(map(str, values)) or NONE] for name, values in analysis["provenance"].items()
+    ]
+    return _table({"what": False, "value": False}, rows)
+
+
+PLAN_COLUMNS: dict[str, tuple[str, bool, Any]] = {
+    "variant": ("variant", False, str),
+    "role": ("role", False, str),
+    "budget_flops": ("budget", True, compact),
+    "size": ("size", True, str),
+    "seed": ("seed", True, str),
+    "d_model": ("width", True, str),
+    "layers": ("layers", False, str),
+    "experts": ("experts", False, str),
+    "num_params": ("parameters", True, si),
+    "num_tokens": ("tokens", True, si),
+    "num_steps": ("steps", True, str),
+    "peak_lr": ("rate", True, lambda value: f"{value:.3g}"),
+    "budget_error": ("off budget", True, lambda value: percent(value, 2)),
+    "epochs": ("epochs", True, lambda value: f"{value:.2f}"),
+}
+
+
+def plan(plan_rows: Sequence[Mapping[str, Any]], statuses: Mapping[str, Any], rows: Sequence[Row]) -> Table:
+    """The plan as run: every cell with its state, its loss and its seconds. Without a plan the rows stand for it."""
+    by_id = {row["run_id"]: row for row in rows}
+    cells = plan_rows or [_as_plan(row) for row in rows]
+    body = []
+    for cell in cells:
+        row = by_id.get(cell["run_id"])
+        values = [NONE if cell.get(name) is None else write(cell[name]) for name, (_, _, write) in PLAN_COLUMNS.items()]
+        loss = NONE if row is None else number(row[LOSS], 4)
+        body.append([*values, loss, secs(row and row["total_secs"]), state(cell, statuses, row), cell["run_id"]])
+    headings = {title: numeric for title, numeric, _ in PLAN_COLUMNS.values()}
+    return _table({**headings, "loss (nats)": True, "time": True, "state": False, "run": False}, body)
+
+
+def state(cell: Mapping[str, Any], statuses: Mapping[str, Any], row: Row | None) -> str:
+    """What a cell is known to be: its folder's state, else its row's outcome, else what the plan said."""
+    if cell["run_id"] in statuses:
+        return statuses[cell["run_id"]].state
+    return row["outcome"] if row is not None else cell.get("state", "planned")
+
+
+def _as_plan(row: Row) -> dict[str, Any]:
+    prelude, coda = row["arch.num_prelude"], row["arch.num_coda"]
+    return {
+        **{name: row.get(name) for name in PLAN_COLUMNS if name in row},
+        "run_id": row["run_id"],
+        "d_model": row["arch.d_model"],
+        "layers": f"{prelude}+{row['arch.loop.num_layers']}x{row['arch.loop.num_passes']}+{coda}",
+        "experts": f"{row['arch.ffn.num_experts']} top-{row['arch.ffn.top_k']} x {row['arch.ffn.width']}",
+        "peak_lr": row["optim.peak_lr"],
+        "budget_error": row["train_flops"] / row["budget_flops"] - 1,
+        "state": row["outcome"],
+    }
+
+
+def troubles(plan_rows: Sequence[Mapping[str, Any]], statuses: Mapping[str, Any], rows: Sequence[Row]) -> Table:
+    """Cells that failed, diverged, stopped or are stale, each with the reason."""
+    by_id = {row["run_id"]: row for row in rows}
+    body = []
+    for cell in plan_rows or [_as_plan(row) for row in rows]:
+        row, status = by_id.get(cell["run_id"]), statuses.get(cell["run_id"])
+        found = state(cell, statuses, row)
+        if found not in ("failed", "diverged", "stopped", "stale"):
+            continue
+        reason = getattr(status, "reason", "") or (why_null(row, LOSS) if row and row[LOSS] is None else "")
+        body.append(
+            [
+                cell["variant"],
+                cell["role"],
+                compact(cell["budget_flops"]),
+                str(cell["size"]),
+                found,
+                reason or "no reason is recorded",
+                cell["run_id"],
+            ]
+        )
+    headings = {
+        "variant": False,
+        "role": False,
+        "budget": True,
+        "size": True,
+        "state": False,
+        "reason": False,
+        "run": False,
+    }
+    return _table(headings, body)
+
+
+def prediction(scored: Mapping[str, Any]) -> Table:
+    """Predicted and measured, hit or miss, the reason where neither."""
+    body = []
+    for item in (*scored["cells"], *scored["differences"]):
+        pair = "run_id" not in item
+        predicted = {"value": item["predicted"], "low": item["low"], "high": item["high"]}
+        word = {True: "hit", False: "miss", None: f"not scored: {item['reason']}"}[item["hit"]]
+        body.append(
+            [
+                f"{item['variant']} \u2212 partner" if pair else item["variant"],
+                compact(item["budget_flops"]),
+                interval(predicted, 4),
+                number(item["measured"], 4),
+                word,
+            ]
+        )
+    headings = {"loss of": False, "FLOPs": True, "predicted (nats)": True, "measured (nats)": True, "": False}
+    return _table(headings, body)
