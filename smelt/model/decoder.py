@@ -3,13 +3,14 @@
     params = {embedding: {w_VD}, prelude | loop | coda: stacked layers, final_norm: {gain_D}, head: {w_DV}}
 
 The leaves of a segment are stacked over its layers; where each pass has attention of its own, the attention leaves
-lead with (passes, layers). A pass is a scan over layers, a loop a scan over passes: every visit makes its own keys and
-values, and the compiled program does not grow with depth. Absent parts (head when tied, gains when off, router of
+lead with (passes, layers). A loop runs its passes, a pass its layers, and every visit makes its own keys and values.
+Absent parts (head when tied, gains when off, router of
 one expert) are absent keys. All float32.
 
 Letters: B batch, T position, D width, V vocabulary, E experts, N = B T tokens.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +26,13 @@ from smelt.model.routing import Router
 from smelt.spec import ArchSpec, Segment
 
 Params = dict[str, Any]
+Step = Callable[[jax.Array, Any], tuple[jax.Array, Any]]
+
+# A stack of at most this many visits is written out: XLA on CPU copies what a scan keeps for the backward
+# pass. Measured on one Zen 5 core at widths 24 and 48: 4 visits 20 %, the 6 of a looped stack 45 % faster than
+# the scan, and compiled as fast. Deeper stacks are scanned, and recompute a visit in the backward pass: memory
+# and compile time then do not grow with depth.
+UNROLLED_VISITS = 16
 
 
 class Aux(NamedTuple):
@@ -120,12 +128,26 @@ def _run_segment(
     def visit(x_BTD: jax.Array, layer_params: Params) -> tuple[jax.Array, Any]:
         return layer.apply({"params": layer_params}, x_BTD, look, segment.residual_scale)
 
+    unrolled = arch.effective_depth <= UNROLLED_VISITS
+
     def one_pass(x_BTD: jax.Array, own: Params) -> tuple[jax.Array, Any]:
-        return jax.lax.scan(visit, x_BTD, shared | own)
+        remat = visit if unrolled else jax.checkpoint(visit, prevent_cse=False)
+        return _scan(remat, x_BTD, shared | own, segment.num_layers, unrolled)
 
     own = {"attention": params["attention"]} if per_pass else {}
-    x_BTD, stats = jax.lax.scan(one_pass, x_BTD, own, length=segment.num_passes)
+    x_BTD, stats = _scan(one_pass, x_BTD, own, segment.num_passes, unrolled)
     return x_BTD, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stats)
+
+
+def _scan(step: Step, x_BTD: jax.Array, stacked: Any, length: int, unrolled: bool) -> tuple[jax.Array, Any]:
+    """`jax.lax.scan`, or the same written out."""
+    if not unrolled:
+        return jax.lax.scan(step, x_BTD, stacked, length=length)
+    outs = []
+    for i in range(length):
+        x_BTD, out = step(x_BTD, jax.tree.map(lambda leaf, i=i: leaf[i], stacked))
+        outs.append(out)
+    return x_BTD, jax.tree.map(lambda *leaves: jnp.stack(leaves), *outs)
 
 
 def _aux(stats: dict[str, Any]) -> Aux:
