@@ -86,22 +86,6 @@ def pairs(rows_a: Sequence[Row], rows_b: Sequence[Row]) -> list[tuple[Row, Row]]
     return sorted(found, key=lambda pair: key(pair[0]))
 
 
-def seed_spread_nats(rows: Sequence[Row]) -> tuple[float | None, int]:
-    """Pooled standard deviation of val_loss over seeds of one cell, and its degrees of freedom; None without any.
-
-    Cells are rows of equal variant, budget and size; those with one seed carry nothing."""
-    cells: dict[tuple[Any, ...], list[float]] = {}
-    for row in rows:
-        if row["outcome"] == "finished" and row["role"] in ("grid", "seed"):
-            cells.setdefault((row["variant"], row["budget_flops"], row["size"]), []).append(row["val_loss_nats"])
-    repeated = [np.asarray(losses) for losses in cells.values() if len(losses) > 1]
-    freedom = sum(len(losses) - 1 for losses in repeated)
-    if freedom == 0:
-        return None, 0
-    squares = sum(float(((losses - losses.mean()) ** 2).sum()) for losses in repeated)
-    return math.sqrt(squares / freedom), freedom
-
-
 def as_row(row_a: Row, row_b: Row, difference: Difference, spread: float | None) -> dict[str, Any]:
     """A compared pair as plain values, with every quantity that moved between the two."""
     moved = ("num_params", "num_params_active", "flops_per_token", "kv_cache_bytes_per_token", "train_flops")

@@ -316,10 +316,13 @@ def _train(experiment: Any, cells: Sequence[Any], workers: int | None, quiet: bo
 
 
 def _predict_before_training(experiment: Any) -> None:
-    from smelt import analysis, ledger
+    """Keep a prediction before its first run is trained; one that was kept before such a run stays as it is."""
+    from smelt import ledger, prediction
 
-    path = analysis.write_prediction(experiment, ledger.read_folder(experiment.folder))
-    say(f"predicted before training: {path}")
+    rows = ledger.read_folder(experiment.folder)
+    if any(row["role"] == "prediction" for row in rows) and prediction.read_prediction(experiment.folder):
+        return
+    say(f"predicted before training: {prediction.write_prediction(experiment, rows)}")
 
 
 def _move_stale_aside(experiment: Any, cells: Sequence[Any]) -> None:

@@ -12,15 +12,15 @@ from smelt.errors import EXIT_DONE, BadInput
 
 def _rows(name: str) -> tuple[Any, list[dict[str, Any]]]:
     """An experiment and its rows: its own run folders', or where nothing was trained here the committed ones."""
+    from smelt import committed, ledger
     from smelt import experiment as experiments
-    from smelt import ledger
 
     experiment = experiments.load(name)
     rows = ledger.read_folder(experiment.folder)
-    committed = experiments.ROOT / "fits" / f"{experiment.name}.csv"
-    if not rows and committed.exists():
-        say(f"no run of {experiment.name} here: reading the committed rows {committed}")
-        rows = ledger.read_csv(committed)
+    kept = committed.fits_folder() / f"{experiment.name}.csv"
+    if not rows and kept.exists():
+        say(f"no run of {experiment.name} here: reading the committed rows {kept}")
+        rows = ledger.read_csv(kept)
     if not rows:
         raise BadInput(f"{experiment.name} has no finished run: smelt run {name} trains it")
     return experiment, rows
@@ -47,14 +47,18 @@ def fit(
         result = _fit_csv(csv, dict(assignments(columns, str)), law, draws)
         lines = _estimate_lines(result)
     else:
-        from smelt import analysis
+        from smelt import analysis, committed
+        from smelt.prediction import read_prediction
 
-        assert name is not None
-        experiment, rows = _rows(name)
-        result = analysis.analyse(rows, experiment.grid.reference, draws=draws)
+        experiment, rows = _rows(str(name))
+        reference = experiment.grid.reference
         if commit:
-            say(f"kept {analysis.commit(experiment.name, rows)}")
-        lines = analysis.summary_lines(result)
+            predicted = read_prediction(experiment.folder)
+            result = committed.commit(experiment.name, rows, reference, predicted=predicted, draws=draws)
+            say(f"kept {committed.fits_folder() / experiment.name}.csv and .json")
+        else:
+            result = analysis.analyse(rows, reference, draws=draws)
+        lines = _analysis_lines(result)
     if out is not None:
         from smelt.files import write_json
 
@@ -90,6 +94,15 @@ def _estimate_lines(result: dict[str, Any]) -> list[str]:
     return [*lines, *(f"warning ({flag['code']}): {flag['message']}" for flag in result["warnings"])]
 
 
+def _analysis_lines(result: dict[str, Any]) -> list[str]:
+    from smelt.report import tables
+
+    lines = [headline["sentence"] for headline in result["headline"].values()]
+    for found in (tables.savings(result), tables.exponents(result)):
+        lines += ["", terminal.table(found.headings, found.rows), found.note]
+    return [*lines, "", *(f"warning ({flag['code']}): {flag['message']}" for flag in result["warnings"])]
+
+
 def compare(
     a: Annotated[Positional[str], arg(metavar="A", help="a run id (its beginning), or EXPERIMENT/VARIANT")],
     b: Annotated[Positional[str], arg(metavar="B", help="the reference: a run id, or EXPERIMENT/VARIANT")],
@@ -102,9 +115,11 @@ def compare(
     quickstart/loop_middle quickstart/baseline; smelt compare 0d3bd1 812d6f
     """
     from smelt import compare as comparing
+    from smelt.analysis import seed_spread
 
     side_a, side_b = _side(a), _side(b)
-    spread, freedom = comparing.seed_spread_nats(side_b.all_rows)
+    spread_found = seed_spread(side_b.all_rows)
+    spread, freedom = spread_found["sd"], spread_found["degrees_of_freedom"]
     if side_a.is_group != side_b.is_group:
         raise BadInput(f"{a} and {b}: give two runs or two groups, not one of each")
     matched = comparing.pairs(side_a.rows, side_b.rows) if side_a.is_group else [(side_a.rows[0], side_b.rows[0])]
@@ -203,13 +218,15 @@ def report(
 
     e.g. smelt report quickstart; smelt report quickstart --out page.html --figures figures
     """
-    from smelt import analysis
+    from smelt import analysis, committed
     from smelt.report import page
 
     experiment, rows = _rows(name)
     analysed = analysis.analyse(rows, experiment.grid.reference, draws=draws)
+    kept = committed.fits_folder() / f"{experiment.name}.csv"
+    prediction = committed.read(experiment.name)[2] if kept.exists() else None
     target = out or experiment.folder / "report.html"
-    print(page.write(experiment, rows, analysed, target, figures=figures))
+    print(page.write_experiment(experiment, rows, analysed, target, prediction=prediction, files=figures))
     return EXIT_DONE
 
 
