@@ -13,6 +13,7 @@ The headline is the saving of the fitted surfaces, or, where one cannot be had, 
 pure law through the parabolas' minima (`KINDS`): the order stands here so that nobody chooses it after seeing them.
 """
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -64,8 +65,6 @@ def left_out(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def why_null(row: Row, column: str) -> str:
     """The reason that a row gives for a missing measurement."""
-    import json
-
     return json.loads(row["null_reasons"]).get(column, "no reason is given")
 
 
@@ -233,26 +232,6 @@ def _domains(
             verdict = _verdict(saving["estimate"]) if saving else "unknown"
             found[variant][column] = {"kind": kind, "saving": saving, "verdict": verdict, "reason": reason}
     return found
-
-
-def domain_reading(analysis: Mapping[str, Any]) -> str:
-    """How the domains' savings agree with the overall one, in a sentence a variant."""
-    sentences = []
-    for variant, found in analysis["domains"].items():
-        domains = {column: found[column] for column in found if column.startswith(f"{LOSS}.")}
-        verdicts: dict[str, list[str]] = {}
-        for column, domain in domains.items():
-            verdicts.setdefault(domain["verdict"], []).append(column.removeprefix(f"{LOSS}."))
-        words = {
-            "less": "needs less compute in",
-            "more": "needs more compute in",
-            "unresolved": "is not resolved in",
-            "unknown": "has no estimate in",
-        }
-        parts = [f"{words[verdict]} {', '.join(verdicts[verdict])}" for verdict in words if verdict in verdicts]
-        if parts:
-            sentences.append(f"{variant} {' and '.join(parts)}.")
-    return " ".join(sentences)
 
 
 def pair_differences(rows: Sequence[Row], variant: str, reference: str) -> dict[str, Any]:

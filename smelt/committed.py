@@ -9,6 +9,7 @@ that made them all come out the same; another processor rounds otherwise, and a 
 last bit. Ends of intervals are percentiles of refits: one refit more or fewer that converges moves them by a rank.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from smelt.experiment import ROOT
 from smelt.files import read_json, write_json
 from smelt.ledger import Row
 
-FOLDER = ROOT / "fits"
 TOLERANCE = 1e-6  # relative, of every number but those below; measured: another instruction set moves K by 4e-8
 NOTHING = 1e-9  # absolute: residuals and differences of losses that are smaller are rounding
 DRAWN_TOLERANCE = 0.02  # relative to the number or to its interval's width, of what is made of draws
@@ -28,17 +28,23 @@ DRAWN = ("low", "high", "standard_error", "unreached_frac", "share_positive")
 ROUNDING = ("scaled_gradient", "newton_decrement")
 
 
+def fits_folder() -> Path:
+    """`fits/` beside the package, or SMELT_FITS."""
+    return Path(os.environ.get("SMELT_FITS", ROOT / "fits"))
+
+
 def commit(
     name: str,
     rows: Sequence[Row],
     reference: str,
     *,
     predicted: Mapping[str, Any] | None = None,
-    folder: Path = FOLDER,
+    folder: Path | None = None,
     draws: int = 1000,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Write the committed files of `name` and return the analysis. Raises BadInput without a finished grid run."""
+    folder = folder or fits_folder()
     ordered = sorted(
         rows, key=lambda row: (row["budget_flops"], row["size"], row["variant"], row["seed"], row["run_id"])
     )
@@ -50,13 +56,14 @@ def commit(
     return result
 
 
-def names(folder: Path = FOLDER) -> list[str]:
+def names(folder: Path | None = None) -> list[str]:
     """The results that are committed."""
-    return sorted(path.stem for path in folder.glob("*.csv"))
+    return sorted(path.stem for path in (folder or fits_folder()).glob("*.csv"))
 
 
-def read(name: str, folder: Path = FOLDER) -> tuple[list[Row], dict[str, Any], dict[str, Any] | None]:
+def read(name: str, folder: Path | None = None) -> tuple[list[Row], dict[str, Any], dict[str, Any] | None]:
     """(rows, analysis, prediction or None). Raises BadInput for an unknown name."""
+    folder = folder or fits_folder()
     if not (folder / f"{name}.csv").exists():
         raise BadInput(f"no committed result {name!r} in {folder}: known are {', '.join(names(folder)) or 'none'}")
     path = folder / f"{name}.prediction.json"
@@ -64,7 +71,7 @@ def read(name: str, folder: Path = FOLDER) -> tuple[list[Row], dict[str, Any], d
     return ledger.read_csv(folder / f"{name}.csv"), read_json(folder / f"{name}.json"), predicted
 
 
-def rederive(name: str, folder: Path = FOLDER) -> list[dict[str, Any]]:
+def rederive(name: str, folder: Path | None = None) -> list[dict[str, Any]]:
     """Every value of a committed result that its committed rows do not give again; empty where all do."""
     rows, kept, predicted = read(name, folder)
     settings = kept["settings"]

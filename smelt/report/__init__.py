@@ -4,11 +4,8 @@
     figures    the answer: frontiers, savings by law, text and pair, the prediction
     evidence   what stands behind it: IsoFLOP curves, minima, residuals, training curves
     tables     the same to the digit
-    page       all of it as one file that opens offline and prints
+    words      and in sentences
+    page       all of it as one file that opens offline and prints: page.write, page.write_experiment
 
-matplotlib is imported in this package alone.
+matplotlib is imported in this package alone, and not by its tables and words.
 """
-
-from smelt.report.page import write
-
-__all__ = ["write"]

@@ -1,28 +1,28 @@
 """An analysis, rows, a plan, run states and a prediction -> one HTML file: no script, no font, no address to fetch.
 
 The answer stands first, in a sentence and a figure; then the numbers; then what a doubter would ask; then how it was
-made. A grid that is not finished gets the same page and says so. `write` is all that the rest of smelt needs.
+made. A grid that is not finished gets the same page and says so. `write_experiment` gathers what `write` needs.
 """
 
 import json
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from smelt import ledger
-from smelt.analysis import LOSS, compact, domain_reading
+from smelt.analysis import LOSS, compact
 from smelt.errors import BadInput
+from smelt.experiment import Experiment
 from smelt.files import write_bytes, write_json, write_text
+from smelt.grid import Cell
+from smelt.launch.folder import Status, status
 from smelt.ledger import Row
-from smelt.prediction import score_prediction
-from smelt.report import evidence, figures, style, tables
+from smelt.plan import plan
+from smelt.prediction import read_prediction, score_prediction
+from smelt.report import evidence, figures, style, tables, words
 
-BESIDE = ("svg", "pdf", "csv", "parquet", "json")
-DONE = ("finished", "diverged", "stale")
-HEADINGS = ("Prediction", "Varies", "Fixed", "Found")
 CAPTIONS = {
     "answer": "Left: every run of the grid, the minimum of each budget's parabola, and the frontier under the law of "
     "the verdict, with its 95 % band. Right: the share of compute that a variant saves where it reaches the same loss "
@@ -52,17 +52,15 @@ def write(
     docstring: str = "",
     runs_folder: Path | None = None,
     command: str | None = None,
-    beside: Collection[str] = (),
+    files: Path | None = None,
 ) -> Path:
     """Write the page to `out` and return it.
 
     plan_rows: `plan.plan(...).rows`; empty where only committed rows are at hand. statuses: run_id ->
     `launch.folder.Status`. prediction: as kept by `prediction.write_prediction`, scored here. docstring: the
-    experiment's. runs_folder: where metrics.jsonl of the runs lie. command: what reproduces the page. beside: which of
-    `BESIDE` to write next to it: figures as svg or pdf, rows as csv or parquet, the analysis as json.
+    experiment's. runs_folder: where metrics.jsonl of the runs lie. command: what reproduces the page. files: a folder
+    for the figures as svg and pdf, the rows as csv and parquet, and the analysis as json.
     """
-    if unknown := sorted(set(beside) - set(BESIDE)):
-        raise BadInput(f"cannot write {unknown[0]} beside a report: choose from {', '.join(BESIDE)}")
     if out.suffix != ".html":
         raise BadInput(f"a report is one .html file, got {out.name}")
     scored = None if prediction is None else score_prediction(prediction, rows)
@@ -70,23 +68,67 @@ def write(
     context = {
         "name": experiment_name,
         "analysis": analysis,
-        "progress": progress(plan_rows, statuses, rows),
+        "progress": words.progress(plan_rows, statuses, rows),
         "verdicts": list(analysis["headline"].values()),
-        "pairs": [pair_sentence(name, analysis) for name in analysis["pairs"]],
-        "docstring": sections(docstring),
+        "pairs": [words.paired(name, analysis) for name in analysis["pairs"]],
+        "docstring": words.sections(docstring),
         "figures": {name: style.inline(figure, name, CAPTIONS[name]) for name, figure in drawn.items()},
         "captions": CAPTIONS,
         "tables": _tables(analysis, rows, plan_rows, statuses, scored),
-        "degenerate": degenerate(analysis),
-        "domains": domain_reading(analysis),
+        "degenerate": words.degenerate(analysis),
+        "domains": words.by_domain(analysis),
         "scored": scored,
         "prediction": prediction,
         "law": (analysis["losses"][LOSS] or {}).get("method"),
         "command": command or f"smelt run {experiment_name}\nsmelt report {experiment_name}",
     }
     write_text(out, _template().render(context))
-    _write_beside(out, drawn, rows, analysis, beside)
+    if files is not None:
+        _write_files(files, drawn, rows, analysis)
     return out
+
+
+def write_experiment(
+    experiment: Experiment,
+    rows: Sequence[Row],
+    analysis: Mapping[str, Any],
+    out: Path,
+    *,
+    status_of: Callable[[Cell], Status] | None = None,
+    prediction: Mapping[str, Any] | None = None,
+    files: Path | None = None,
+) -> Path:
+    """`write` for an experiment whose folder of runs is at hand, or whose rows are committed.
+
+    status_of: the state of a cell; by default that of its folder, without telling stale ones apart. prediction: where
+    the experiment's folder holds none.
+    """
+    states = {
+        cell.run.run_id: status_of(cell) if status_of else status(experiment.folder / cell.run.run_id)
+        for cell in experiment.grid.cells
+    }
+    # Rows know how often they read the training split, so its size need not be looked up.
+    sizes = {row["data.corpus"]: round(row["num_tokens"] / row["epochs"]) for row in rows}
+    num_train_tokens = {cell.run.data.corpus: sizes.get(cell.run.data.corpus) for cell in experiment.grid.cells}
+    planned = plan(
+        experiment.grid,
+        num_train_tokens=num_train_tokens,
+        calibration=None,
+        num_workers=1,
+        state_of=lambda cell: states[cell.run.run_id].state,
+    )
+    return write(
+        experiment.name,
+        analysis,
+        rows,
+        planned.rows,
+        states,
+        read_prediction(experiment.folder) or prediction,
+        out,
+        docstring=experiment.docstring,
+        runs_folder=experiment.folder,
+        files=files,
+    )
 
 
 def draw(
@@ -129,66 +171,6 @@ def _tables(
         "troubles": tables.troubles(plan_rows, statuses, rows),
     }
     return made if scored is None else {**made, "prediction": tables.prediction(scored)}
-
-
-def progress(
-    plan_rows: Sequence[Mapping[str, Any]], statuses: Mapping[str, Any], rows: Sequence[Row]
-) -> dict[str, Any]:
-    """How much of the grid is done: num_done, num_cells (None without a plan), a sentence, and whether provisional."""
-    by_id = {row["run_id"]: row for row in rows}
-    grid = [cell for cell in plan_rows if cell["role"] == "grid"]
-    if not grid:
-        done = sum(row["role"] == "grid" for row in rows)
-        return {"num_done": done, "num_cells": None, "provisional": False, "sentence": f"{done} runs of the grid"}
-    states = [tables.state(cell, statuses, by_id.get(cell["run_id"])) for cell in grid]
-    done = sum(state in DONE for state in states)
-    stale = states.count("stale")
-    provisional = done < len(grid)
-    sentence = f"{'Provisional: ' if provisional else ''}{done} of {len(grid)} cells"
-    if stale:
-        sentence += f", {stale} of them stale (made by other code or from another corpus)"
-    return {"num_done": done, "num_cells": len(grid), "provisional": provisional, "sentence": sentence}
-
-
-def pair_sentence(variant: str, analysis: Mapping[str, Any]) -> str:
-    """The paired difference in words, beside the spread of seeds."""
-    pairs, spread = analysis["pairs"][variant], analysis["seed_spread"][LOSS]
-    if pairs["mean_nats"] is None:
-        return f"{variant}: no mean difference of pairs: {pairs['reason']}."
-    mean = tables.interval(pairs["mean_nats"], 1, 1e3)
-    text = (
-        f"Without any law: in {pairs['num_lower']} of {pairs['num_pairs']} pairs {variant} ends with the lower loss; "
-        f"the mean difference is {mean} millinats"
-    )
-    if spread["sd"] is None:
-        return f"{text}; the spread of seeds is not known ({spread['reason']})."
-    return (
-        f"{text}, where one run spreads by {1e3 * spread['sd']:.1f} millinats over seeds "
-        f"({spread['degrees_of_freedom']} degrees of freedom)."
-    )
-
-
-def degenerate(analysis: Mapping[str, Any]) -> list[str]:
-    """A sentence a variant that has budgets without a minimum inside their sizes."""
-    sentences = []
-    for name, group in (analysis["losses"][LOSS] or {"groups": {}})["groups"].items():
-        budgets = [compact(found["budget_flops"]) for found in group["minima"] if not found["inside"]]
-        if budgets:
-            which = "this budget enters" if len(budgets) == 1 else "these budgets enter"
-            sentences.append(
-                f"{name} has no minimum inside its sizes at {' and '.join(budgets)} FLOPs: {which} no frontier through "
-                "minima."
-            )
-    return sentences
-
-
-def sections(docstring: str) -> list[tuple[str, str]]:
-    """An experiment's docstring as (heading, text): the question, then each of `HEADINGS` that it has."""
-    if not docstring.strip():
-        return []
-    parts = re.split(rf"(?:^|\s{{2,}})({'|'.join(HEADINGS)})\s{{2,}}", docstring.strip(), flags=re.MULTILINE)
-    found = [("Question", parts[0]), *zip(parts[1::2], parts[2::2], strict=True)]
-    return [(heading, " ".join(text.split())) for heading, text in found if text.strip()]
 
 
 def curves(
@@ -236,18 +218,10 @@ def _template() -> Any:
     return environment.get_template("page.html")
 
 
-def _write_beside(
-    out: Path,
-    drawn: Mapping[str, Figure],
-    rows: Sequence[Row],
-    analysis: Mapping[str, Any],
-    beside: Collection[str],
-) -> None:
-    for kind in beside:
-        if kind in ("csv", "parquet"):
-            ledger.export(rows, out.with_name(f"results.{kind}"))
-        elif kind == "json":
-            write_json(out.with_name("analysis.json"), analysis)
-        else:
-            for name, figure in drawn.items():
-                write_bytes(out.with_name(f"{name}.{kind}"), style.as_file(figure, kind))
+def _write_files(folder: Path, drawn: Mapping[str, Figure], rows: Sequence[Row], analysis: Mapping[str, Any]) -> None:
+    for name, figure in drawn.items():
+        for kind in ("svg", "pdf"):
+            write_bytes(folder / f"{name}.{kind}", style.as_file(figure, kind))
+    for kind in ("csv", "parquet"):
+        ledger.export(rows, folder / f"results.{kind}")
+    write_json(folder / "analysis.json", analysis)

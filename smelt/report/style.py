@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from smelt.analysis import compact
+from smelt.report.tables import si
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5B5B5B")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -88,14 +89,6 @@ def panels(num_panels: int, height_inches: float, *, share: bool = False, most: 
     for spare in axes[num_panels:]:
         spare.remove()
     return figure, list(axes[:num_panels])
-
-
-def si(value: float) -> str:
-    """A count with a letter: 65k, 1.2M, 3B."""
-    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= 0.9995 * size:
-            return f"{value / size:.3g}{letter}"
-    return f"{value:.3g}"
 
 
 def log_axis(axis: Any, low: float, high: float, most: int = 6) -> None:

@@ -1,7 +1,7 @@
 """An analysis, a plan and rows -> tables of text: what a figure cannot give to the digit.
 
 A Table is headings and cells, numbers already written; the page and the terminal draw it as they like. A number that
-is not there is a dash, and the reason stands in the last column or the note.
+is not there is a dash, and the reason stands in the last column or the note. Needs no matplotlib.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,6 @@ from typing import Any
 
 from smelt.analysis import BITS, KINDS, LOSS, MATCH_ERRORS, compact, why_null
 from smelt.ledger import Row
-from smelt.report.style import si
 
 NONE = "\u2013"
 MINUS = "\u2212"
@@ -50,6 +49,14 @@ def interval(estimate: Mapping[str, Any] | None, digits: int = 3, scale: float =
         return text
     ends = [NONE if end is None else number(end, digits) for end in (low, high)]
     return f"{text} [{ends[0]}, {ends[1]}]"
+
+
+def si(value: float) -> str:
+    """A count with a letter: 65k, 1.2M, 3B."""
+    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= 0.9995 * size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"
 
 
 def secs(value: float | None) -> str:
@@ -269,9 +276,11 @@ def plan(plan_rows: Sequence[Mapping[str, Any]], statuses: Mapping[str, Any], ro
 
 
 def state(cell: Mapping[str, Any], statuses: Mapping[str, Any], row: Row | None) -> str:
-    """What a cell is known to be: its folder's state, else its row's outcome, else what the plan said."""
-    if cell["run_id"] in statuses:
-        return statuses[cell["run_id"]].state
+    """What a cell is known to be: its folder's state, else its row's outcome (rows travel without folders), else what
+    the plan said."""
+    status = statuses.get(cell["run_id"])
+    if status is not None and (status.state != "planned" or row is None):
+        return status.state
     return row["outcome"] if row is not None else cell.get("state", "planned")
 
 
