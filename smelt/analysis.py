@@ -9,8 +9,9 @@ Only rows of role "grid" that finished enter the fits; seeds give the spread, co
 their cost alone. Every loss column is fitted apart, with its own floor, coefficients and exponents: a domain borrows
 nothing from the others. The dict is plain JSON and the same for the same rows.
 
-The headline is the saving of the fitted surfaces, or, where one cannot be had, that of the saturating and then of the
-pure law through the parabolas' minima (`KINDS`): the order stands here so that nobody chooses it after seeing them.
+The headline is the saving of the fitted surfaces, or, where one cannot be had or is not certified, that of the
+saturating and then of the pure law through the parabolas' minima (`KINDS`): the order stands here so that nobody
+chooses it after seeing them.
 """
 
 import json
@@ -128,11 +129,23 @@ def _at_largest(
         if compared["at_budgets"] is None:
             why[kind] = compared["reason"]
             continue
+        if kind == "surface" and (unproven := _unproven(losses, (variant, reference))):
+            why[kind] = unproven
+            continue
         saving = compared["at_budgets"][largest]
         if saving["estimate"]["value"] is not None:
             return kind, saving, why
         why[kind] = saving["estimate"]["reason"]
     return None, None, why
+
+
+def _unproven(losses: Mapping[str, Any], names: Iterable[str]) -> str | None:
+    """Why a surface may not carry the verdict: its minimum is not certified."""
+    for name in names:
+        for flag in losses["groups"][name]["surface"]["warnings"]:
+            if flag["code"] == "not_certified":
+                return f"{name}: {flag['message']}"
+    return None
 
 
 def headline(

@@ -4,7 +4,7 @@ A Table is headings and cells, numbers already written; the page and the termina
 is not there is a dash, and the reason stands in the last column or the note. Needs no matplotlib.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,11 +32,13 @@ def _table(headings: Mapping[str, bool], rows: Sequence[Sequence[str]], note: st
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    return NONE if value is None else f"{value:.{digits}f}".replace("-", MINUS)
+    if value is None:
+        return NONE
+    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", MINUS)  # + 0.0: no minus before a nought
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    return NONE if value is None else f"{100 * value:.{digits}f} %".replace("-", MINUS)
+    return NONE if value is None else f"{number(100 * value, digits)} %"
 
 
 def interval(estimate: Mapping[str, Any] | None, digits: int = 3, scale: float = 1.0, unit: str = "") -> str:
@@ -243,36 +245,44 @@ def provenance(analysis: Mapping[str, Any]) -> Table:
     return _table({"what": False, "value": False}, rows)
 
 
-PLAN_COLUMNS: dict[str, tuple[str, bool, Any]] = {
+Column = tuple[str, bool, Callable[[Any], str]]
+# What a cell is, before its state; and how it is built and trained, after.
+CELL_COLUMNS: dict[str, Column] = {
     "variant": ("variant", False, str),
     "role": ("role", False, str),
     "budget_flops": ("budget", True, compact),
     "size": ("size", True, str),
     "seed": ("seed", True, str),
-    "d_model": ("width", True, str),
-    "layers": ("layers", False, str),
-    "experts": ("experts", False, str),
+}
+BUILD_COLUMNS: dict[str, Column] = {
     "num_params": ("parameters", True, si),
     "num_tokens": ("tokens", True, si),
     "num_steps": ("steps", True, str),
-    "peak_lr": ("rate", True, lambda value: f"{value:.3g}"),
     "budget_error": ("off budget", True, lambda value: percent(value, 2)),
     "epochs": ("epochs", True, lambda value: f"{value:.2f}"),
+    "peak_lr": ("rate", True, lambda value: f"{value:.2g}"),
+    "d_model": ("width", True, str),
+    "layers": ("layers", False, str),
+    "experts": ("experts", False, str),
 }
 
 
 def plan(plan_rows: Sequence[Mapping[str, Any]], statuses: Mapping[str, Any], rows: Sequence[Row]) -> Table:
     """The plan as run: every cell with its state, its loss and its seconds. Without a plan the rows stand for it."""
     by_id = {row["run_id"]: row for row in rows}
-    cells = plan_rows or [_as_plan(row) for row in rows]
     body = []
-    for cell in cells:
+    for cell in plan_rows or [_as_plan(row) for row in rows]:
         row = by_id.get(cell["run_id"])
-        values = [NONE if cell.get(name) is None else write(cell[name]) for name, (_, _, write) in PLAN_COLUMNS.items()]
-        loss = NONE if row is None else number(row[LOSS], 4)
-        body.append([*values, loss, secs(row and row["total_secs"]), state(cell, statuses, row), cell["run_id"]])
-    headings = {title: numeric for title, numeric, _ in PLAN_COLUMNS.values()}
-    return _table({**headings, "loss (nats)": True, "time": True, "state": False, "run": False}, body)
+        outcome = [state(cell, statuses, row), number(row and row[LOSS], 4), secs(row and row["total_secs"])]
+        body.append([*_written(cell, CELL_COLUMNS), *outcome, *_written(cell, BUILD_COLUMNS), cell["run_id"]])
+    headings = {title: numeric for title, numeric, _ in CELL_COLUMNS.values()}
+    headings |= {"state": False, "loss (nats)": True, "time": True}
+    headings |= {title: numeric for title, numeric, _ in BUILD_COLUMNS.values()}
+    return _table({**headings, "run": False}, body)
+
+
+def _written(cell: Mapping[str, Any], columns: Mapping[str, Column]) -> list[str]:
+    return [NONE if cell.get(name) is None else write(cell[name]) for name, (_, _, write) in columns.items()]
 
 
 def state(cell: Mapping[str, Any], statuses: Mapping[str, Any], row: Row | None) -> str:
@@ -287,7 +297,7 @@ def state(cell: Mapping[str, Any], statuses: Mapping[str, Any], row: Row | None)
 def _as_plan(row: Row) -> dict[str, Any]:
     prelude, coda = row["arch.num_prelude"], row["arch.num_coda"]
     return {
-        **{name: row.get(name) for name in PLAN_COLUMNS if name in row},
+        **{name: row[name] for name in (*CELL_COLUMNS, *BUILD_COLUMNS) if name in row},
         "run_id": row["run_id"],
         "d_model": row["arch.d_model"],
         "layers": f"{prelude}+{row['arch.loop.num_layers']}x{row['arch.loop.num_passes']}+{coda}",
