@@ -168,7 +168,7 @@ def headline(
             "is_matched": matched["is_matched"],
             "others": {},
             "reason": reason,
-            "sentence": f"What {variant} saves over {reference} is not known: {reason}.",
+            "sentence": f"What {variant} saves over {reference} at equal loss is not known yet.",
         }
     estimate = saving["estimate"]
     verdict = _verdict(estimate)
@@ -271,7 +271,7 @@ def pair_differences(rows: Sequence[Row], variant: str, reference: str) -> dict[
     differences = np.array([pair["difference"][LOSS] for pair in pairs])
     summary: dict[str, Any] = {"num_pairs": len(pairs), "num_lower": int((differences < 0).sum())}
     if len(pairs) < 2:
-        why = f"{len(pairs)} pairs are finished; a mean needs two"
+        why = f"{'one pair is' if pairs else 'no pair is'} finished, a mean needs two"
         return {"pairs": pairs, **summary, "mean_nats": None, "sd_nats": None, "reason": why}
     from scipy.special import stdtrit
 

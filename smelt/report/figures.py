@@ -138,7 +138,10 @@ def saving_against_compute(axes: Axes, analysis: Analysis) -> None:
             drawn += [v for v in (estimate["value"], estimate["low"], estimate["high"]) if v is not None]
         if not np.isnan(values[-1]):
             ends[name] = (curve["compute_flops"][-1], values[-1])
-    axes.axhline(0, color=style.INK, linewidth=1)
+    if not ends:
+        axes.text(0.5, 0.5, "no saving could be estimated", transform=axes.transAxes, ha="center", color=style.SOFT)
+    else:
+        axes.axhline(0, color=style.INK, linewidth=1)
     low, high = max(min(drawn), -1.0), min(max(drawn), 1.0)
     margin = 0.18 * (high - low) or 0.05
     axes.set_ylim(low - margin, high + margin)
@@ -147,22 +150,17 @@ def saving_against_compute(axes: Axes, analysis: Analysis) -> None:
     style.label_lines(axes, ends, colours)
     axes.set_title(f"Compute saved over {analysis['reference']} at equal loss")
     axes.set_ylabel("saving (above 0: needs less)")
-    if not ends:
-        _say(axes, "no saving could be estimated")
-
-
-def _say(axes: Axes, text: str) -> None:
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=style.SOFT, wrap=True)
 
 
 def savings_by_law(analysis: Analysis) -> Figure | None:
     """Savings at every budget under each frontier law: does the answer hang on the law?"""
     losses, names = analysis["losses"][LOSS], analysis["variants"]
-    if losses is None or not losses["savings"]:
+    shown = {name: by_law for name, by_law in (losses or {"savings": {}})["savings"].items() if _has_values(by_law)}
+    if not shown:
         return None
     with style.styled():
-        figure, panels = style.panels(len(losses["savings"]), 3.2, most=2)
-        for axes, (name, by_law) in zip(panels, losses["savings"].items(), strict=True):
+        figure, panels = style.panels(len(shown), 3.2, most=2)
+        for axes, (name, by_law) in zip(panels, shown.items(), strict=True):
             drawn = [0.0]
             for index, kind in enumerate(KINDS):
                 nudge = style.beside(losses["budgets_flops"], index, len(KINDS))
@@ -197,6 +195,11 @@ def savings_by_law(analysis: Analysis) -> Figure | None:
         ]
         figure.legend(handles=handles, loc="outside upper right", ncols=3)
     return figure
+
+
+def _has_values(by_law: Mapping[str, Any]) -> bool:
+    found = [saving for kind in KINDS for saving in by_law[kind]["at_budgets"] or []]
+    return any(saving["estimate"]["value"] is not None for saving in found)
 
 
 def savings_by_domain(analysis: Analysis) -> Figure | None:

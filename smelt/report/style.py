@@ -116,6 +116,8 @@ def compute_axis(axes: Axes, budgets: Sequence[float]) -> None:
     axes.xaxis.set_major_locator(FixedLocator(kept))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
+    if len(set(budgets)) == 1:
+        axes.set_xlim(budgets[0] / 1.3, budgets[0] * 1.3)
     axes.set_xlabel("training FLOPs")
 
 

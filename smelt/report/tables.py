@@ -132,9 +132,12 @@ def exponents(analysis: Mapping[str, Any]) -> Table:
     rows = [
         [title, *(interval(value(group), digits) for group in groups.values())] for title, value, digits in quantities
     ]
-    missing = [
-        f"{name}: {reason}" for name, group in groups.items() for reason in dict.fromkeys(group["reasons"].values())
-    ]
+    rows = [row for row in rows if any(cell != NONE for cell in row[1:])]
+    lacking: dict[str, list[str]] = {}
+    for name, group in groups.items():
+        for reason in dict.fromkeys(group["reasons"].values()):
+            lacking.setdefault(reason, []).append(name)
+    missing = [f"{reason} ({', '.join(names)})" for reason, names in lacking.items()]
     law = losses["method"]["law"]["equation"] if losses else ""
     note = f"Surface: {law}. Intervals are 95 %." + (f" Missing: {'; '.join(missing)}." if missing else "")
     return _table({"quantity": False, **dict.fromkeys(groups, True)}, rows, note)

@@ -53,17 +53,18 @@ def paired(variant: str, analysis: Mapping[str, Any]) -> str:
 
 
 def degenerate(analysis: Mapping[str, Any]) -> list[str]:
-    """A sentence a variant that has budgets without a minimum inside their sizes."""
-    sentences = []
+    """A sentence on every variant, or several that are alike, whose parabolas have no minimum inside their sizes."""
+    alike: dict[tuple[str, ...], list[str]] = {}
     for name, group in (analysis["losses"][LOSS] or {"groups": {}})["groups"].items():
-        budgets = [compact(found["budget_flops"]) for found in group["minima"] if not found["inside"]]
+        budgets = tuple(compact(found["budget_flops"]) for found in group["minima"] if not found["inside"])
         if budgets:
-            which = "this budget enters" if len(budgets) == 1 else "these budgets enter"
-            sentences.append(
-                f"{name} has no minimum inside its sizes at {' and '.join(budgets)} FLOPs: {which} no frontier through "
-                "minima."
-            )
-    return sentences
+            alike.setdefault(budgets, []).append(name)
+    return [
+        f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} no minimum inside the sizes trained at "
+        f"{' and '.join(budgets)} FLOPs: {'this budget enters' if len(budgets) == 1 else 'these budgets enter'} no "
+        "frontier through minima."
+        for budgets, names in alike.items()
+    ]
 
 
 def sections(docstring: str) -> list[tuple[str, str]]:
