@@ -2,11 +2,12 @@
 
 Question    At matched FLOPs, parameters and KV cache, does looping the middle half of the layers twice lower the
             loss, at scales 100M and 1.6B and sparsity ~85, ~95 and ~97 %?
-Prediction  SMELT saves compute on the frontier: 7.8 % [3, 15] at 1e20 and 15.8 % [10, 25] at 1e21 FLOPs for S ~ 95 % (the
-            paper's own fit, arXiv 2609.01343, section 3). A plan: it prices itself and is not trained here.
+Prediction  SMELT saves compute on the frontier: 7.8 % [3, 15] at 1e20 and 15.8 % [10, 25] at 1e21 FLOPs for S ~ 95 %
+            (the paper's own fit, arXiv 2609.01343). A plan: it prices itself and is not trained here.
 Varies      scale x sparsity x {baseline, SMELT} x tokens (20.5, 31.0, 62.4, 114.9, 167.3, 215.6 B).
-Fixed       context 4096 packed with segment masks, 256 sequences a step, AdamW, cosine decay over the whole horizon (the paper
-            forks the last 10 B tokens of one constant-rate run instead; its rates are not stated, ours are assumed).
+Fixed       context 4096 packed with segment masks, 256 sequences a step, AdamW, cosine decay over the whole horizon
+            (the paper forks the last 10 B tokens of one constant-rate run instead; its rates are not stated, ours are
+            assumed).
 Found       Not run.
 """
 

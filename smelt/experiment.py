@@ -8,6 +8,7 @@ import importlib.util
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from smelt.errors import BadInput
 from smelt.grid import Grid
@@ -46,17 +47,27 @@ def _folders() -> list[Path]:
 def load(name_or_path: str) -> Experiment:
     """Import an experiment. Raises BadInput for an unknown name, a file without RUNS, or without a docstring."""
     path = _find(name_or_path)
+    imported = _imported(path)
+    grid = getattr(imported, "RUNS", None)
+    if not isinstance(grid, Grid):
+        raise BadInput(f"{path} has no RUNS that is a smelt.grid.Grid: end it with RUNS = grid.isoflop(...)")
+    if not imported.__doc__:
+        raise BadInput(f"{path} has no docstring: state the question and the prediction before the first run")
+    return Experiment(name=path.stem, path=path, docstring=imported.__doc__.strip(), grid=grid)
+
+
+def module(name_or_path: str) -> ModuleType:
+    """An experiment's file as a module, for another experiment that shares its ladder or recipe."""
+    return _imported(_find(name_or_path))
+
+
+def _imported(path: Path) -> ModuleType:
     module_spec = importlib.util.spec_from_file_location(f"smelt_experiment_{path.stem}", path)
     if module_spec is None or module_spec.loader is None:
         raise BadInput(f"{path} cannot be imported: give a file that ends in .py")
-    module = importlib.util.module_from_spec(module_spec)
-    module_spec.loader.exec_module(module)
-    grid = getattr(module, "RUNS", None)
-    if not isinstance(grid, Grid):
-        raise BadInput(f"{path} has no RUNS that is a smelt.grid.Grid: end it with RUNS = grid.isoflop(...)")
-    if not module.__doc__:
-        raise BadInput(f"{path} has no docstring: state the question and the prediction before the first run")
-    return Experiment(name=path.stem, path=path, docstring=module.__doc__.strip(), grid=grid)
+    imported = importlib.util.module_from_spec(module_spec)
+    module_spec.loader.exec_module(imported)
+    return imported
 
 
 def _find(name_or_path: str) -> Path:

@@ -8,7 +8,7 @@ order. Nothing is trained or timed here; prices stand in `plan`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from smelt import budget, match
 from smelt.errors import BadInput
@@ -262,6 +262,25 @@ def horizons(
                     f"{describe(cell)}: {name} is {errors[name]:+.2%} off its baseline, the bound is {bound:.0%}"
                 )
     return grid
+
+
+def only(
+    grid: Grid,
+    *,
+    budgets_flops: Sequence[float] | None = None,
+    roles: Sequence[str] | None = None,
+    sizes: Sequence[int] | None = None,
+) -> Grid:
+    """The cells of a grid at these budgets, of these roles and sizes. Raises BadInput where nothing is left."""
+
+    def kept(cell: Cell) -> bool:
+        return (
+            (budgets_flops is None or cell.budget_flops in budgets_flops)
+            and (roles is None or cell.role in roles)
+            and (sizes is None or cell.size in sizes)
+        )
+
+    return replace(grid, cells=tuple(cell for cell in grid.cells if kept(cell)))
 
 
 def sweep(base: Grid, changes: Mapping[str, Callable[[RunSpec], RunSpec]]) -> Grid:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from tyro.conf import arg
 
 from smelt import terminal
-from smelt.cli.words import Json, Name, assignments, print_json, say
+from smelt.cli.words import Json, Name, assignments, print_json, say, status_of
 from smelt.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, BadInput
 
 
@@ -322,7 +322,8 @@ def _predict_before_training(experiment: Any) -> None:
     rows = ledger.read_folder(experiment.folder)
     if any(row["role"] == "prediction" for row in rows) and prediction.read_prediction(experiment.folder):
         return
-    say(f"predicted before training: {prediction.write_prediction(experiment, rows)}")
+    if path := prediction.write_prediction(experiment, rows):
+        say(f"predicted before training: {path}")
 
 
 def _move_stale_aside(experiment: Any, cells: Sequence[Any]) -> None:
@@ -332,23 +333,10 @@ def _move_stale_aside(experiment: Any, cells: Sequence[Any]) -> None:
 
     for cell in cells:
         folder = experiment.folder / cell.run.run_id
-        if _status(cell, folder).state == "stale":
+        if status_of(experiment, cell).state == "stale":
             with folders.claim(folder) as mine:
                 if mine:
                     folder.rename(folder.with_name(f".stale-{cell.run.run_id}-{time.time():.0f}"))
-
-
-def _status(cell: Any, folder: Path) -> Any:
-    """The state of a cell, told stale where code or corpus are not today's."""
-    from smelt.data.store import open_corpus
-    from smelt.launch import folder as folders
-    from smelt.train.fingerprint import code_fingerprint
-
-    try:
-        corpus = open_corpus(cell.run.data.corpus).fingerprint
-    except BadInput:
-        corpus = None
-    return folders.status(folder, code_fingerprint(), corpus)
 
 
 def status(name: Name, *, json: Json = False) -> int:
@@ -362,7 +350,7 @@ def status(name: Name, *, json: Json = False) -> int:
     experiment = experiments.load(name)
     found = []
     for cell in experiment.grid.cells:
-        state = _status(cell, experiment.folder / cell.run.run_id)
+        state = status_of(experiment, cell)
         facts = {"run_id": cell.run.run_id, "run": describe(cell), "state": state.state, "reason": state.reason or None}
         found.append(facts | {"step": state.step, "num_steps": cell.run.num_steps, "loss_nats": state.loss_nats})
     if json:

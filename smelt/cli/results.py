@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 
 from smelt import terminal
-from smelt.cli.words import Json, Name, assignments, print_json, say
+from smelt.cli.words import Json, Name, assignments, print_json, say, status_of
 from smelt.errors import EXIT_DONE, BadInput
 
 
@@ -226,7 +226,17 @@ def report(
     kept = committed.fits_folder() / f"{experiment.name}.csv"
     prediction = committed.read(experiment.name)[2] if kept.exists() else None
     target = out or experiment.folder / "report.html"
-    print(page.write_experiment(experiment, rows, analysed, target, prediction=prediction, files=figures))
+    print(
+        page.write_experiment(
+            experiment,
+            rows,
+            analysed,
+            target,
+            status_of=lambda cell: status_of(experiment, cell),
+            prediction=prediction,
+            files=figures,
+        )
+    )
     return EXIT_DONE
 
 

@@ -1,4 +1,4 @@
-"""What the verbs share: option types, printing, and `a=1` words."""
+"""What the verbs share: option types, printing, `a=1` words, and the state of a cell."""
 
 import json
 import sys
@@ -35,3 +35,16 @@ def assignments(texts: Sequence[str], kind: Any) -> list[tuple[str, Any]]:
         if not (equals and key):
             raise BadInput(f"{text!r} is no assignment: give NAME=VALUE")
     return found
+
+
+def status_of(experiment: Any, cell: Any) -> Any:
+    """The state of a cell, told stale where code or corpus are not today's."""
+    from smelt.data.store import open_corpus
+    from smelt.launch import folder as folders
+    from smelt.train.fingerprint import code_fingerprint
+
+    try:
+        corpus = open_corpus(cell.run.data.corpus).fingerprint
+    except BadInput:
+        corpus = None
+    return folders.status(experiment.folder / cell.run.run_id, code_fingerprint(), corpus)

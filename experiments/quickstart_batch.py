@@ -1,0 +1,32 @@
+"""Is the quickstart's batch of 512 tokens fair to both arms?
+
+Prediction  Half the batch is within 0.02 nats and twice the batch worse, for both arms alike (the steps are few); the
+            difference between the arms moves by less than 0.02 nats. Written before the first run.
+Varies      batch of 256, 512, 1024 tokens at equal tokens, the middle size of the quickstart's 1.2e11 FLOPs, both arms.
+Fixed       the rate: scaled with the root of the batch, as AdamW's noise scale suggests (Malladi et al., 2022).
+Found       (to be filled in)
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+from smelt import experiment, grid
+from smelt.spec import RunSpec
+
+
+def batch_times(factor: float) -> Callable[[RunSpec], RunSpec]:
+    def change(run: RunSpec) -> RunSpec:
+        return dataclasses.replace(
+            run,
+            data=dataclasses.replace(run.data, batch_seqs=round(factor * run.data.batch_seqs)),
+            optim=dataclasses.replace(run.optim, peak_lr=factor**0.5 * run.optim.peak_lr),
+            num_steps=round(run.num_steps / factor),
+        )
+
+    return change
+
+
+RUNS = grid.sweep(
+    grid.only(experiment.load("quickstart").grid, budgets_flops=(1.2e11,), roles=("grid",), sizes=(2, 3)),
+    {"batch x1/2": batch_times(0.5), "": batch_times(1.0), "batch x2": batch_times(2.0)},
+)

@@ -1,0 +1,28 @@
+"""Is the quickstart's rate rule fair to both arms, and how do the savings move at half and twice the rate?
+
+Prediction  Each arm's optimum lies within a factor 2 of the rule at every size, the arms' optima differ by less than
+            that, and the savings at 1.2e11 FLOPs move by less than their own interval. Written before the first run.
+Varies      the quickstart's two smaller budgets, sizes and arms, at rates x1/2, x1 and x2.      Fixed  all else.
+Found       (to be filled in)
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+from smelt import experiment, grid
+from smelt.spec import RunSpec
+
+FACTORS = {"rate x1/2": 0.5, "": 1.0, "rate x2": 2.0}
+
+
+def rate_times(factor: float) -> Callable[[RunSpec], RunSpec]:
+    def change(run: RunSpec) -> RunSpec:
+        return dataclasses.replace(run, optim=dataclasses.replace(run.optim, peak_lr=factor * run.optim.peak_lr))
+
+    return change
+
+
+RUNS = grid.sweep(
+    grid.only(experiment.load("quickstart").grid, budgets_flops=(6e10, 1.2e11), roles=("grid",)),
+    {label: rate_times(factor) for label, factor in FACTORS.items()},
+)

@@ -1,0 +1,31 @@
+"""How do Looped-MoE's four siblings order at equal active parameters: MoE, dense, and both with the whole stack looped?
+
+Question    Base, Looped, MoE and Looped-MoE (arXiv 2605.09165) share executed active parameters, hence tokens at a
+            budget; they differ in stored parameters.
+Prediction  Loss orders MoE < Looped-MoE < dense < looped dense at 1.2e11 FLOPs, the paper's stated order; MoE below
+            dense is certain at this scale, Looped-MoE below dense is not. Written before the first run.
+Varies      {baseline (MoE), dense, loop_all (2x2), dense_loop_all} x three sizes x two budgets.
+Fixed       what the quickstart fixes. Held equal: executed active parameters with embedding and head.
+Found       (to be filled in)
+"""
+
+from smelt import experiment, grid, match, variants
+from smelt.spec import ArchSpec
+
+QUICKSTART = experiment.module("quickstart")
+
+
+def matcher(arch: ArchSpec, variant: ArchSpec) -> match.Match:
+    return match.match(arch, variant, context=QUICKSTART.CONTEXT, held="active_params", multiples={"width": 1})
+
+
+RUNS = grid.isoflop(
+    ladder=QUICKSTART.LADDER[1:5],
+    sizes={6e10: (0, 1, 2), 1.2e11: (1, 2, 3)},
+    variants=(variants.baseline, variants.dense, variants.loop_all, variants.dense_loop_all),
+    recipe=QUICKSTART.recipe,
+    seeds=(0,),
+    matcher=matcher,
+    held="active_params",
+    bound=0.04,
+)
