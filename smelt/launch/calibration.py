@@ -108,8 +108,8 @@ def _shapes(experiment: Experiment) -> list[Cell]:
             by_shape.setdefault((cell.run.arch, cell.run.data), cell)
     if not by_shape:
         raise BadInput(
-            f"every step of {experiment.name} is over {MAX_TIMED_STEP_FLOPS:.0e} FLOPs, too long to time here: price it "
-            "with --assume-flops-per-sec"
+            f"every step of {experiment.name} is over {MAX_TIMED_STEP_FLOPS:.0e} FLOPs, too long to time here: "
+            "price it with --assume-flops-per-sec"
         )
     ordered = sorted(by_shape.values(), key=experiment.grid.flops_per_token)
     if len(ordered) <= SHAPES_TIMED:

@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent.parent
-DECIDES_A_RESULT = ("spec.py", "model", "train", "data/pipeline.py")
+DECIDES_A_RESULT = (
+    "spec.py",
+    "data/pipeline.py",
+    "model",
+    "train/schedule.py",
+    "train/step.py",
+    "train/evaluate.py",
+    "train/run.py",
+)
 
 
 @cache
