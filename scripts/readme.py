@@ -1,0 +1,40 @@
+"""The committed quickstart -> the results between the markers of README.md; --check says whether they are today's.
+
+Run as `python scripts/readme.py` after `smelt fit quickstart --commit`.
+"""
+
+import sys
+from pathlib import Path
+
+from smelt import committed, terminal
+from smelt.prediction import score_prediction
+from smelt.report import tables
+
+README = Path(__file__).resolve().parent.parent / "README.md"
+BEGIN, END = "<!-- results:begin -->\n", "<!-- results:end -->\n"
+
+
+def results() -> str:
+    """The verdict, savings and exponents as markdown."""
+    rows, analysis, prediction = committed.read("quickstart")
+    parts = [headline["sentence"] for headline in analysis["headline"].values()]
+    if prediction is not None:
+        parts.append(score_prediction(prediction, rows)["sentence"])
+    for table in (tables.savings(analysis), tables.exponents(analysis)):
+        parts += [terminal.table(table.headings, table.rows, markdown=True), table.note]
+    return "\n\n".join(parts)
+
+
+def main() -> int:
+    text = README.read_text()
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    made = f"{before}{BEGIN}{results()}\n{END}{after}"
+    if "--check" in sys.argv:
+        return 0 if made == text else 1
+    README.write_text(made)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
