@@ -11,6 +11,7 @@ Letters: B batch, T position, D width, V vocabulary, E experts, N = B T tokens.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +20,7 @@ from jaxtyping import Array, Float, Int
 
 from smelt.model.attention import Attention, Context, context
 from smelt.model.experts import Experts
-from smelt.model.initialisation import truncated_normal
+from smelt.model.initialisation import drawn, is_drawn, law
 from smelt.model.layer import Layer, RMSNorm
 from smelt.model.matmul import matmul
 from smelt.model.routing import Router
@@ -60,37 +61,50 @@ def layer_of(arch: ArchSpec, segment: Segment) -> Layer:
     )
 
 
+@partial(jax.jit, static_argnums=0)
 def init(arch: ArchSpec, key: jax.Array) -> Params:
     """Parameters of an architecture, drawn as `initialisation` says; the same key gives the same weights."""
     V, D = arch.vocab_size, arch.d_model
-    keys = {name: jax.random.fold_in(key, i) for i, name in enumerate(("embedding", "head", "prelude", "loop", "coda"))}
-    params: Params = {segment.name: _init_segment(arch, segment, keys[segment.name]) for segment in arch.segments}
-    embedding_std = 1 / D if arch.tied_embeddings else 1.0
-    params["embedding"] = {"w_VD": truncated_normal(embedding_std)(keys["embedding"], (V, D))}
+    params: Params = {
+        segment.name: _segment_laws(arch, segment, jax.random.fold_in(key, i))
+        for i, segment in enumerate(arch.segments)
+    }
+    params["embedding"] = {"w_VD": law((V, D), 1 / D if arch.tied_embeddings else 1.0)}
     if not arch.tied_embeddings:
-        params["head"] = {"w_DV": truncated_normal(1 / D)(keys["head"], (D, V))}
+        params["head"] = {"w_DV": law((D, V), 1 / D)}
     if arch.norm_gain:
-        params["final_norm"] = {"gain_D": jnp.ones(D)}
-    return params
+        params["final_norm"] = {"gain_D": law((D,), 0.0, mean=1.0)}
+    return drawn(params, key)
 
 
-def _init_segment(arch: ArchSpec, segment: Segment, key: jax.Array) -> Params:
+def _segment_laws(arch: ArchSpec, segment: Segment, key: jax.Array) -> Params:
+    """The stacked leaves of a segment with their laws; a leaf whose module draws for itself comes drawn."""
     layer = layer_of(arch, segment)
     x_BTD = jnp.zeros((1, 2, arch.d_model))
     look = context(jnp.zeros((1, 2), jnp.int32), confine_attention=False)
-    layer_key, attention_key = jax.random.split(key)
 
-    def one_layer(key: jax.Array) -> Params:
-        return layer.init(key, x_BTD, look, 1.0).get("params", {})
+    def stacked(init: Callable[[jax.Array], Any], shape: tuple[int, ...]) -> Params:
+        laws = jax.eval_shape(init, key)
+        if not all(map(is_drawn, jax.tree.leaves(laws, is_leaf=is_drawn))):
+            own = init
+            for _ in shape:
+                own = jax.vmap(own)
+            laws = jax.tree.map(
+                lambda leaf, value: leaf if is_drawn(leaf) else value,
+                laws,
+                own(jax.random.split(key, shape)),
+                is_leaf=is_drawn,
+            )
+        return jax.tree.map(
+            lambda leaf: law((*shape, *leaf.value.shape), leaf.std, leaf.mean) if is_drawn(leaf) else leaf,
+            laws,
+            is_leaf=is_drawn,
+        )
 
-    params = jax.vmap(one_layer)(jax.random.split(layer_key, segment.num_layers))
+    params = stacked(lambda key: layer.init(key, x_BTD, look, 1.0).get("params", {}), (segment.num_layers,))
     if segment.num_attention_sets > 1:
-
-        def one_attention(key: jax.Array) -> Params:
-            return layer.attention.init(key, x_BTD, look)["params"]
-
-        shape = (segment.num_attention_sets, segment.num_layers)
-        params["attention"] = jax.vmap(jax.vmap(one_attention))(jax.random.split(attention_key, shape))
+        sets = (segment.num_attention_sets, segment.num_layers)
+        params["attention"] = stacked(lambda key: layer.attention.init(key, x_BTD, look)["params"], sets)
     return params
 
 

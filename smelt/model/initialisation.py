@@ -1,4 +1,4 @@
-"""fan-in -> initialiser of a weight, one rule a kind of weight.
+"""How each kind of weight begins, and a tree of such beginnings -> drawn weights.
 
     matrices          truncated normal (3 sigma), std 1/sqrt(fan_in)
     embedding         std 1: the residual stream starts at rms 1, the size of what a layer writes
@@ -8,27 +8,88 @@
 
 Output matrices are not scaled down by depth: the loop has its own residual_scale, and a second scale by depth
 would tell a looped from an unlooped model of the same executed depth.
+
+A module names its beginnings as Flax initialisers that return a `Drawn`: the abstract tree then says how every leaf is
+distributed, and `drawn` makes all of them from one stream of numbers. A draw a leaf would be equal in law, but XLA
+compiles each anew: measured on one Zen 5 core for 4 layers, 4 s of compilation for every new shape, here 0.4 s.
 """
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
 
 TRUNCATION = 3.0
 # The std of a standard normal cut at 3 sigma; dividing by it makes the drawn std the one that is named.
 TRUNCATED_STD = 0.98658
-Initialiser = Callable[..., jax.Array]
+Initialiser = Callable[..., "Drawn"]
+
+
+@struct.dataclass
+class Drawn(nn.meta.AxisMetadata):
+    """A leaf with its law: mean + std * a standard normal cut at 3 sigma. Flax unboxes it where a module reads it."""
+
+    value: Any
+    mean: float = struct.field(pytree_node=False)
+    std: float = struct.field(pytree_node=False)
+
+    def unbox(self) -> Any:
+        return self.value
+
+    def replace_boxed(self, value: Any) -> "Drawn":
+        return self.replace(value=value)
+
+    def add_axis(self, index: int, params: dict[Any, Any]) -> "Drawn":
+        return self
+
+    def remove_axis(self, index: int, params: dict[Any, Any]) -> "Drawn":
+        return self
+
+
+def normal(std: float, mean: float = 0.0) -> Initialiser:
+    def draw(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Drawn:
+        return Drawn(mean + std * _standard(key, shape).astype(dtype), mean, std)
+
+    return draw
 
 
 def matrix(*, fan_in: int) -> Initialiser:
-    """Truncated normal of std 1/sqrt(fan_in)."""
-    return truncated_normal(fan_in**-0.5)
+    return normal(fan_in**-0.5)
 
 
-def truncated_normal(std: float) -> Initialiser:
-    def draw(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> jax.Array:
-        unit = jax.random.truncated_normal(key, -TRUNCATION, TRUNCATION, shape, dtype)
-        return unit * (std / TRUNCATED_STD)
+def constant(value: float) -> Initialiser:
+    return normal(0.0, mean=value)
 
-    return draw
+
+def _standard(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return jax.random.truncated_normal(key, -TRUNCATION, TRUNCATION, shape) / TRUNCATED_STD
+
+
+def law(shape: tuple[int, ...], std: float, mean: float = 0.0) -> Drawn:
+    """A leaf that is still to be drawn."""
+    return Drawn(jax.ShapeDtypeStruct(shape, jnp.float32), mean, std)
+
+
+def drawn(laws: Any, key: jax.Array) -> Any:
+    """Every `Drawn` of a tree replaced by float32 numbers of its law; other leaves are kept."""
+    leaves, tree = jax.tree.flatten(laws, is_leaf=is_drawn)
+    sizes = [math.prod(leaf.value.shape) if is_drawn(leaf) and leaf.std else 0 for leaf in leaves]
+    stream = _standard(key, (sum(sizes),))
+    made, start = [], 0
+    for leaf, size in zip(leaves, sizes, strict=True):
+        if not is_drawn(leaf):
+            made.append(leaf)
+        elif size == 0:
+            made.append(jnp.full(leaf.value.shape, leaf.mean))
+        else:
+            made.append(leaf.mean + leaf.std * stream[start : start + size].reshape(leaf.value.shape))
+        start += size
+    return jax.tree.unflatten(tree, made)
+
+
+def is_drawn(leaf: Any) -> bool:
+    return isinstance(leaf, Drawn)

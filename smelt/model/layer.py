@@ -21,6 +21,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from smelt.model.attention import Context
+from smelt.model.initialisation import constant
 
 NORM_EPS = 1e-5  # from Looped-MoE and Foil (arXiv 2605.09165, 2609.35751); SMELT does not say
 
@@ -33,7 +34,7 @@ class RMSNorm(nn.Module):
         mean_square = jnp.mean(jnp.square(x_BTD), axis=-1, keepdims=True)
         normed_BTD = x_BTD * jax.lax.rsqrt(mean_square + NORM_EPS)
         if self.gain:
-            normed_BTD *= self.param("gain_D", nn.initializers.ones, (x_BTD.shape[-1],))
+            normed_BTD *= self.param("gain_D", constant(1.0), (x_BTD.shape[-1],))
         return normed_BTD
 
 
