@@ -47,7 +47,8 @@ def baseline(d_model: int) -> ArchSpec:
 
 
 def recipe(arch: ArchSpec, budget_flops: float) -> tuple[OptimSpec, DataSpec]:
-    """The rate falls with the root of the width, for both arms alike."""
+    """The rate falls with the root of the width, for both arms alike. Clipping at 0.3 keeps the wide models' short runs
+    from spikes: at width 32 and 540 steps, clipping at 1 cost 0.04 nats (three seeds each)."""
     optim = OptimSpec(
         peak_lr=0.014 * (24 / arch.d_model) ** 0.5,
         schedule="wsd",
@@ -58,7 +59,7 @@ def recipe(arch: ArchSpec, budget_flops: float) -> tuple[OptimSpec, DataSpec]:
         beta2=0.95,
         eps=1e-8,
         weight_decay=0.1,
-        clip_norm=1.0,
+        clip_norm=0.3,
     )
     data = DataSpec(corpus="builtin", seq_len=CONTEXT, batch_seqs=4, confine_attention=True, validation_tokens=131_072)
     return optim, data
