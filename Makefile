@@ -14,7 +14,7 @@ env: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@echo "environment with $(PYTHON), $$($(PYTHON) --version)"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 corpus: $(STAMP)

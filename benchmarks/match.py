@@ -7,8 +7,8 @@ cache; what is not held stands in brackets.
 import time
 
 from smelt import budget, papers, variants
-from smelt.lattice import sizes_of
 from smelt.match import HELD, Match, co_design, match, relative_errors
+from smelt.match.lattice import sizes_of
 from smelt.spec import FFN, ArchSpec, Attention, Loop
 
 BUDGETS = HELD["three_budgets"]

@@ -7,18 +7,51 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.abspath(".cache/jax-t
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-import random  # noqa: E402
-from collections.abc import Callable  # noqa: E402
-from pathlib import Path  # noqa: E402
+import random
+from collections.abc import Callable
+from pathlib import Path
 
-import pytest  # noqa: E402
+import pytest
 
-from smelt.data import corpus, sources  # noqa: E402
-from smelt.data.documents import Recipe  # noqa: E402
-from smelt.data.store import Corpus  # noqa: E402
-from smelt.spec import FFN, ArchSpec, Attention, Loop, Router  # noqa: E402
+from smelt.data import corpus, sources
+from smelt.data.documents import Recipe
+from smelt.data.store import Corpus
+from smelt.spec import FFN, ArchSpec, Attention, Loop, Router
 
-WORDS = "the of and to in is that it was for on are as with his they at be this from have or by one had not but".split()
+# fmt: off
+WORDS = (
+    "the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on", "are", "as", "with", "his",
+    "they", "at", "be", "this", "from", "have", "or", "by", "one", "had", "not", "but",
+)
+# fmt: on
+    "the",
+    "of",
+    "and",
+    "to",
+    "in",
+    "is",
+    "that",
+    "it",
+    "was",
+    "for",
+    "on",
+    "are",
+    "as",
+    "with",
+    "his",
+    "they",
+    "at",
+    "be",
+    "this",
+    "from",
+    "have",
+    "or",
+    "by",
+    "one",
+    "had",
+    "not",
+    "but",
+]
 
 
 def architecture(width: int = 16, num_layers: int = 2, num_experts: int = 4, head_dim: int = 12) -> ArchSpec:

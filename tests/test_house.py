@@ -17,7 +17,7 @@ ORDER = [
     {"spec"},
     {"variants"},
     {"papers", "budget"},
-    {"lattice", "search", "match"},
+    {"match"},
     {"grid"},
     {"experiment"},
     {"ledger"},

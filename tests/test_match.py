@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.match import BYTE_LEVEL, LADDER, byte_level_moe
-from smelt import budget, lattice, papers, variants
+from smelt import budget, papers, variants
 from smelt.errors import BadInput
-from smelt.match import BUDGETS, HELD, co_design, match, relative_errors
-from smelt.search import AIM, RECIPE_STEP
+from smelt.match import BUDGETS, HELD, co_design, lattice, match, relative_errors
+from smelt.match.search import AIM, RECIPE_STEP
 from smelt.spec import FFN
 from tests.strategies import arch_specs
 

@@ -34,7 +34,10 @@ def test_the_pulse_runs_end_to_end_and_a_second_run_trains_nothing(workplace, ca
     assert [row["state"] for row in planned["rows"]] == ["planned", "planned"]
     assert planned["totals"]["wall_secs"] is None
     assert "calibrate" in planned["totals"]["null_reason"]
-    assert {"few_sizes", "few_steps"} >= {warning["code"] for warning in planned["warnings"]} - {"match_off", "budget_off"}
+    assert {"few_sizes", "few_steps"} >= {warning["code"] for warning in planned["warnings"]} - {
+        "match_off",
+        "budget_off",
+    }
 
     code, out, err = smelt(capsys, "run", path, "--workers", 2)
     assert code == EXIT_DONE, err

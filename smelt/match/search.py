@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from smelt.errors import BadInput
-from smelt.lattice import BUDGETS, DIMENSIONS, HEADS, at_depth, lattice_spec, recipe, sizes_of, tried, with_sizes
+from smelt.match.lattice import BUDGETS, DIMENSIONS, HEADS, at_depth, lattice_spec, recipe, sizes_of, tried, with_sizes
 from smelt.spec import ArchSpec
 
 AIM = 0.01

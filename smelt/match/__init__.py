@@ -30,8 +30,8 @@ from typing import Any
 
 from smelt import budget
 from smelt.errors import BadInput
-from smelt.lattice import BUDGETS, DIMENSIONS, at_depth, sizes_of, with_sizes
-from smelt.search import AIM, Search, movable
+from smelt.match.lattice import BUDGETS, DIMENSIONS, at_depth, sizes_of, with_sizes
+from smelt.match.search import AIM, Search, movable
 from smelt.spec import ArchSpec
 
 FREE = ("d_model", "num_heads", "num_kv_heads", "head_dim", "num_experts", "width")
