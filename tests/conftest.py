@@ -24,34 +24,6 @@ WORDS = (
     "they", "at", "be", "this", "from", "have", "or", "by", "one", "had", "not", "but",
 )
 # fmt: on
-    "the",
-    "of",
-    "and",
-    "to",
-    "in",
-    "is",
-    "that",
-    "it",
-    "was",
-    "for",
-    "on",
-    "are",
-    "as",
-    "with",
-    "his",
-    "they",
-    "at",
-    "be",
-    "this",
-    "from",
-    "have",
-    "or",
-    "by",
-    "one",
-    "had",
-    "not",
-    "but",
-]
 
 
 def architecture(width: int = 16, num_layers: int = 2, num_experts: int = 4, head_dim: int = 12) -> ArchSpec:
