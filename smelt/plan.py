@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from smelt import budget
-from smelt.grid import MIN_SIZES, Cell, Grid
+from smelt.data.store import Corpus
+from smelt.errors import BadInput
+from smelt.grid import MIN_SIZES, Cell, Grid, describe
 from smelt.launch.calibration import Calibration
 
 PROCESS_BYTES = 450 * 2**20  # resident memory of a worker before its first step, measured with jax 0.12 on Linux
@@ -62,11 +64,33 @@ def plan(
     return Plan(rows=rows, totals=totals, warnings=tuple(_warnings(grid, rows)))
 
 
+def check_corpora(grid: Grid, corpora: Mapping[str, Corpus]) -> None:
+    """Raise BadInput for the first cell that its corpus cannot serve: too small a vocabulary, or too little text."""
+    seen: set[Any] = set()
+    for cell in grid.cells:
+        run, corpus = cell.run, corpora[cell.run.data.corpus]
+        key = (run.arch.vocab_size, run.data)
+        if key in seen:
+            continue
+        seen.add(key)
+        name = f"{describe(cell)} on corpus {corpus.name}"
+        if run.arch.vocab_size < corpus.vocab_size:
+            raise BadInput(f"{name}: vocab_size {run.arch.vocab_size} is under the corpus's {corpus.vocab_size} ids")
+        if corpus.num_train_tokens <= run.data.tokens_per_step:
+            raise BadInput(
+                f"{name}: {corpus.num_train_tokens} training tokens are less than one step: build a larger one"
+            )
+        for domain, held_out in corpus.num_validation_tokens.items():
+            if held_out <= run.data.validation_tokens:
+                wanted = run.data.validation_tokens
+                raise BadInput(f"{name}: validation_tokens {wanted} is more than the {held_out} of domain {domain}")
+
+
 def _row(
     grid: Grid, cell: Cell, num_train_tokens: int | None, calibration: Calibration | None, state: str
 ) -> dict[str, Any]:
     run, arch = cell.run, cell.run.arch
-    parameters = budget.params(arch)
+    parameters, experts = budget.params(arch), budget.expert_budget(arch)
     flops_per_token, train_flops = grid.flops_per_token(cell), grid.train_flops(cell)
     errors = grid.match_errors(cell)
     secs = memory_bytes = None
@@ -89,6 +113,10 @@ def _row(
         "d_model": arch.d_model,
         "layers": f"{arch.num_prelude}+{arch.loop.num_layers}x{arch.loop.num_passes}+{arch.num_coda}",
         "effective_depth": arch.effective_depth,
+        "e_real": experts.e_real,
+        "e_eq": experts.e_eq,
+        "e_comp": experts.e_comp,
+        "router_flops_frac": budget.router_flops_frac(arch, run.data.seq_len),
         "heads": f"{arch.attention.num_heads}/{arch.attention.num_kv_heads}x{arch.attention.head_dim}",
         "experts": f"{arch.ffn.num_experts} top-{arch.ffn.top_k} x {arch.ffn.width}",
         "num_params": parameters.non_embedding,

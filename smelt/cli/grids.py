@@ -19,7 +19,7 @@ from smelt.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, BadInput
 def match(
     name: Name,
     *,
-    variant: Annotated[str, arg(help="function of smelt.variants")] = "loop_middle",
+    variant: Annotated[tuple[str, ...], arg(help="functions of smelt.variants")] = ("loop_middle",),
     size: Annotated[int | None, arg(help="index into the experiment's ladder; all where left out")] = None,
     free: Annotated[tuple[str, ...], arg(help="dimensions that may move; the mode's own where left out")] = (),
     multiple: Annotated[tuple[str, ...], arg(help="e.g. d_model=8 head_dim=4")] = (),
@@ -31,47 +31,56 @@ def match(
     co_design: Annotated[bool, arg(help="move the baselines a little too, so that all variants fit")] = False,
     json: Json = False,
 ) -> int:
-    """Find the variant whose budgets equal the baseline's.
+    """Find the variants whose budgets equal the baseline's: shapes, errors and the next best.
 
     Baselines are those of an experiment's grid. e.g. smelt match quickstart; smelt match quickstart --variant loop_all
-    --held active_params; smelt match quickstart --free d_model width --multiple d_model=4
+    --held active_params; smelt match quickstart --variant loop_middle loop_all --co-design
     """
     from smelt import experiment as experiments
     from smelt import match as matching
-    from smelt import variants
 
     experiment = experiments.load(name)
-    function = getattr(variants, variant, None)
-    if not callable(function) or variant.startswith("_"):
-        known = [n for n in vars(variants) if callable(getattr(variants, n)) and n[0].islower() and n != "replace"]
-        raise BadInput(f"unknown variant {variant!r}: known are {', '.join(known)}")
+    functions = [_variant(word) for word in variant]
     ladder = dict(sorted({cell.size: (cell.baseline, cell.run.data.seq_len) for cell in experiment.grid.cells}.items()))
     if size is not None and size not in ladder:
         raise BadInput(f"size {size} is not in the ladder of {experiment.name}: it has {', '.join(map(str, ladder))}")
-    multiples = dict(assignments(multiple, int))
+    options: dict[str, Any] = {"free": free or None, "multiples": dict(assignments(multiple, int)) or None}
+    options |= {"held": held, "bound": bound, "convention": convention}
     results, rows = [], []
     for index, (baseline, context) in ladder.items():
         if size is not None and index != size:
             continue
-        options: dict[str, Any] = {"context": context, "free": free or None, "multiples": multiples or None}
-        options |= {"held": held, "bound": bound, "convention": convention}
         if co_design:
-            designed = matching.co_design(baseline, [function], **options)
-            found, baseline = designed.matches[0], designed.baseline
+            found = matching.co_design(baseline, functions, context=context, **options).matches
         else:
-            found = matching.match(baseline, function(baseline), **options)
-        for rank, candidate in enumerate((found, *found.runners_up)):
-            results.append({"size": index, "rank": rank, **_match_json(candidate)})
-            rows.append([str(index) if rank == 0 else "", str(rank), *_match_row(candidate)])
-        if found.reason:
-            say(f"size {index}: {found.reason}")
-    header = ["size", "rank", "width", "layers", "heads", "experts", *_error_names(results), "worst held"]
+            found = [matching.match(baseline, function(baseline), context=context, **options) for function in functions]
+        for word, pair in zip(variant, found, strict=True):
+            rows.append([str(index), word, "baseline", *_shape(pair.baseline), *[""] * len(SHOWN_ERRORS), ""])
+            for rank, candidate in enumerate((pair, *pair.runners_up)):
+                results.append({"size": index, "variant": word, "rank": rank, **_match_json(candidate)})
+                shown = [f"{candidate.errors[error]:+.2%}" for error in SHOWN_ERRORS]
+                rows.append(["", "", str(rank), *_shape(candidate.arch), *shown, f"{candidate.worst:.2%}"])
+            if pair.reason:
+                say(f"size {index}, {word}: {pair.reason}")
+    header = ["size", "variant", "rank", "width", "layers", "heads", "experts", *SHOWN_ERRORS, "worst held"]
     print_json(results) if json else print(terminal.table(header, rows))
     return EXIT_DONE if all(result["fits"] for result in results if result["rank"] == 0) else EXIT_FAILED
 
 
-def _error_names(results: Sequence[dict[str, Any]]) -> list[str]:
-    return ["flops_per_token", "num_params", "kv_cache"]
+SHOWN_ERRORS = ("flops_per_token", "num_params", "kv_cache")
+
+
+def _variant(word: str) -> Any:
+    from smelt import variants
+
+    known = {
+        name: value
+        for name, value in vars(variants).items()
+        if callable(value) and getattr(value, "__module__", "") == variants.__name__ and not name.startswith("_")
+    }
+    if word not in known:
+        raise BadInput(f"unknown variant {word!r}: known are {', '.join(known)}")
+    return known[word]
 
 
 def _match_json(found: Any) -> dict[str, Any]:
@@ -88,12 +97,14 @@ def _match_json(found: Any) -> dict[str, Any]:
     }
 
 
-def _match_row(found: Any) -> list[str]:
-    arch = found.arch
-    shape = [str(arch.d_model), f"{arch.num_prelude}+{arch.loop.num_layers}x{arch.loop.num_passes}+{arch.num_coda}"]
-    shape += [f"{arch.attention.num_heads}/{arch.attention.num_kv_heads}x{arch.attention.head_dim}"]
-    shape += [f"{arch.ffn.num_experts} top-{arch.ffn.top_k} x {arch.ffn.width}"]
-    return [*shape, *(f"{found.errors[name]:+.2%}" for name in _error_names([])), f"{found.worst:.2%}"]
+def _shape(arch: Any) -> list[str]:
+    heads = arch.attention
+    return [
+        str(arch.d_model),
+        f"{arch.num_prelude}+{arch.loop.num_layers}x{arch.loop.num_passes}+{arch.num_coda}",
+        f"{heads.num_heads}/{heads.num_kv_heads}x{heads.head_dim}",
+        f"{arch.ffn.num_experts} top-{arch.ffn.top_k} x {arch.ffn.width}",
+    ]
 
 
 def plan(
@@ -249,11 +260,12 @@ def run(
     from smelt import experiment as experiments
     from smelt.data.store import open_corpus
     from smelt.launch import folder as folders
+    from smelt.plan import check_corpora
 
     experiment = experiments.load(name)
     grid = experiment.grid
-    for corpus in sorted({cell.run.data.corpus for cell in grid.cells}):
-        open_corpus(corpus)
+    names = sorted({cell.run.data.corpus for cell in grid.cells})
+    check_corpora(grid, {corpus: open_corpus(corpus) for corpus in names})
 
     def folder_of(cell: Any) -> Path:
         return experiment.folder / cell.run.run_id

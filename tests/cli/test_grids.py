@@ -145,6 +145,28 @@ def test_an_experiment_that_has_no_grid_or_no_question_is_refused(workplace, cap
     assert "has no docstring" in smelt(capsys, "plan", path)[2]
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            ("architecture()", "dataclasses.replace(architecture(), vocab_size=100)"),
+            "vocab_size 100 is under the corpus's 256",
+        ),
+        (("validation_tokens=2048", "validation_tokens=10**9"), "validation_tokens 1000000000 is more than the"),
+        (('corpus="words"', 'corpus="absent"'), "smelt corpus build"),
+    ],
+)
+def test_a_corpus_that_cannot_serve_the_grid_is_told_before_anything_trains(
+    workplace, capsys, tmp_path, change, message
+):
+    path = workplace(PULSE.replace("from smelt import", "import dataclasses\nfrom smelt import", 1).replace(*change))
+    code, out, err = smelt(capsys, "run", path)
+    assert (code, out) == (EXIT_BAD_INPUT, "")
+    assert message in err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
 def test_match_shows_the_errors_and_the_next_best(workplace, capsys):
     path = workplace(PULSE)
     code, out, _ = smelt(capsys, "match", path, "--multiple", "d_model=1", "width=1", "--json")
