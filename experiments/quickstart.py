@@ -1,11 +1,14 @@
 """Does looping the middle half of the layers twice beat the unlooped MoE at three matched budgets, byte level?
 
-Prediction  The savings interval at 4.8e11 FLOPs includes 0 or lies below it: SMELT reports gains from 1e19 FLOPs up,
-            and at these sizes the narrower width costs more than the extra depth brings. Written before the grid was
-            run, after a scan of rates at 8e10 FLOPs in which the variant was about 0.02 nats worse at one of three
-            sizes and level at two.
+Prediction  The savings interval at 4.8e11 FLOPs includes 0 or lies below it: SMELT's own law (S ~ 95 %) crosses near
+            1.6e19 FLOPs and predicts a loss below, and at these sizes the narrower width costs more than the extra
+            depth brings. Written after a scan of rates at 8e10 FLOPs in which the variant was level or 0.02 nats
+            worse, before the grid. A pilot of the grid that clipped at 1 then had the variant need 36 % [-3, 79] more
+            compute; the recipe was changed for its spikes, the prediction was not.
 Varies      size (five around each expected optimum) x training FLOPs (6e10 to 4.8e11) x {baseline, loop_middle}; two
             more seeds of the baseline at the middle of the two smaller budgets.
+Held equal  FLOPs per token (smelt's model FLOPs, head included), non-embedding parameters, KV cache. Under SMELT's
+            own FLOPs, which leave the head out, the variant gets 2 to 5 % more.
 Fixed       corpus `builtin` (bytes), context 128 with attention confined to a document, 512 tokens a step, AdamW, WSD,
             the rate rule below (tested in quickstart_rates), the batch (tested in quickstart_batch).
 Found       (to be filled in)

@@ -2,7 +2,7 @@
 
 Prediction  Half the batch is within 0.02 nats and twice the batch worse, for both arms alike (the steps are few); the
             difference between the arms moves by less than 0.02 nats. Written before the first run.
-Varies      batch of 256, 512, 1024 tokens at equal tokens, the middle size of the quickstart's 1.2e11 FLOPs, both arms.
+Varies      batch of 256, 512, 1024 tokens at equal tokens, two sizes of the quickstart's 1.2e11 FLOPs, both arms.
 Fixed       the rate: scaled with the root of the batch, as AdamW's noise scale suggests (Malladi et al., 2022).
 Found       (to be filled in)
 """

@@ -1,9 +1,9 @@
 """How do Looped-MoE's four siblings order at equal active parameters: MoE, dense, and both with the whole stack looped?
 
 Question    Base, Looped, MoE and Looped-MoE (arXiv 2605.09165) share executed active parameters, hence tokens at a
-            budget; they differ in stored parameters.
+            budget under the paper's FLOPs (6 N_active, no router); they differ in stored parameters.
 Prediction  Loss orders MoE < Looped-MoE < dense < looped dense at 1.2e11 FLOPs, the paper's stated order; MoE below
-            dense is certain at this scale, Looped-MoE below dense is not. Written before the first run.
+            dense is the surest of the three, Looped-MoE below dense the least. Written before the first run.
 Varies      {baseline (MoE), dense, loop_all (2x2), dense_loop_all} x three sizes x two budgets.
 Fixed       what the quickstart fixes. Held equal: executed active parameters with embedding and head.
 Found       (to be filled in)
@@ -27,5 +27,6 @@ RUNS = grid.isoflop(
     seeds=(0,),
     matcher=matcher,
     held="active_params",
-    bound=0.04,
+    bound=0.01,
+    convention="looped_moe",
 )

@@ -27,6 +27,7 @@ from smelt.ledger import Row
 
 LOSS = "val_loss_nats"
 BITS = "bits_per_byte"
+DOMAIN_METHOD = "each domain is fitted apart: its own floor, coefficients and exponents (SMELT shares the exponents)"
 KINDS = ("surface", "saturating", "pure")
 MATCH_ERRORS = {
     "match_error_flops": "FLOPs per token",
@@ -99,7 +100,7 @@ def analyse(rows: Sequence[Row], reference: str, *, draws: int = 1000, seed: int
             name: headline(losses[LOSS], reasons.get(LOSS), name, reference, matched[name]) for name in matched
         },
         "domains": _domains(losses, reasons, reference, list(matched)),
-        "domain_method": "each domain is fitted apart: its own floor, coefficients and exponents",
+        "domain_method": DOMAIN_METHOD,
         "pairs": {name: pair_differences(rows, name, reference) for name in matched},
         "match": matched,
         "seed_spread": {column: seed_spread(rows, column) for column in loss_columns(rows)},

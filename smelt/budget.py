@@ -23,7 +23,7 @@ from smelt.errors import BadInput
 from smelt.spec import FFN, ArchSpec, Segment
 
 BACKWARD_OVER_FORWARD = 2
-KV_BYTES_PER_VALUE = 2  # bfloat16, the convention of the papers' serving arithmetic; ratios do not depend on it
+KV_BYTES_PER_VALUE = 2  # bfloat16: chosen; ratios do not depend on it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +148,8 @@ SMELT_MEAN_KEYS = 390 / 4096  # keys a query meets, over the context: documents 
 
 def _smelt(arch: ArchSpec, context: int) -> float:
     """6 x executed parameters (norms and router in, embedding and head out) + 12 L_eff H K s, where s = 390 of
-    4096 reproduces the printed FLOPs ratios (reconstructed; the formula itself is not printed)."""
+    4096 reproduces the printed FLOPs ratios (reconstructed; the formula itself is not printed). At another context
+    the same share of it is assumed, where the paper would take the mean length of the data's own documents."""
     heads = arch.attention
     scores = 12 * arch.effective_depth * heads.num_heads * heads.head_dim * SMELT_MEAN_KEYS * context
     return 6 * executed_params(arch) + scores
@@ -166,7 +167,8 @@ def looped_moe_active(arch: ArchSpec) -> int:
 
 
 def _foil(arch: ArchSpec, context: int) -> float:
-    """6 x (executed attention, router and k experts + head) + 12 L_eff H K T: attention over the whole context."""
+    """6 x (executed attention, router and k experts + head) + 12 L_eff H K T: attention over the whole context.
+    The trainer's formula names the loop's visits; that prelude and coda count alike is chosen."""
     heads = arch.attention
     layers = sum(
         s.num_visits * (_attention_set(arch) + _router(arch, s.ffn) + s.ffn.top_k * _expert(arch, s.ffn))
@@ -233,7 +235,8 @@ def fully_active(arch: ArchSpec) -> ArchSpec:
 
 def sparsity(arch: ArchSpec, baseline: ArchSpec, context: int, convention: str = "model") -> float:
     """SMELT's compute-equivalent sparsity S = 1 - (F / F0) N0 / N, the control (F0, N0) being the fully active
-    form of the unlooped `baseline` that `arch` is compared with (its section 3; N is non-embedding)."""
+    form of the unlooped `baseline` that `arch` is compared with (N is non-embedding). The text of the paper names this
+    control; its printed SMELT rows follow SMELT's own S = 0 row instead, which lies 0.1 to 1.2 points higher."""
     control = fully_active(baseline)
     return compute_equivalent_sparsity(
         train_flops_per_token(arch, context, convention),

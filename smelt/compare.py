@@ -5,7 +5,7 @@
 
 averaged over domains with equal weight. Both runs read the same slice, so what is hard for both cancels. The standard
 error covers which documents were drawn, not which seed: the difference is also given in multiples of the seed spread,
-the standard deviation of val_loss over seeds of one baseline. Negative is better for A.
+the standard deviation of val_loss over seeds of one cell. Negative is better for A.
 """
 
 import math

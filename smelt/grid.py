@@ -52,6 +52,8 @@ class Grid:
     expected_optimum: Callable[[float], float] | None
 
     def __post_init__(self) -> None:
+        if self.held not in match.HELD:
+            raise BadInput(f"unknown held {self.held!r}: choose one of {', '.join(match.HELD)}")
         if not self.cells:
             raise BadInput("the grid has no cell: give at least one budget, size, variant and seed")
         seen: dict[str, Cell] = {}
@@ -84,6 +86,11 @@ class Grid:
     def train_flops(self, cell: Cell) -> float:
         """Achieved training FLOPs."""
         return self.flops_per_token(cell) * cell.run.num_tokens
+
+    def worst_held_error(self, cell: Cell) -> float:
+        """The largest absolute error of what this grid holds equal; 0 where it holds nothing."""
+        errors = self.match_errors(cell)
+        return max((abs(errors[name]) for name in match.HELD[self.held]), default=0.0)
 
     def match_errors(self, cell: Cell) -> dict[str, float]:
         """Every budget of the cell over the paired baseline's, minus one."""

@@ -48,6 +48,7 @@ IDENTITY = (
     Column("match_error_flops", float, "flops_per_token over the paired baseline's, minus 1"),
     Column("match_error_params", float, "num_params over the paired baseline's, minus 1"),
     Column("match_error_kv", float, "kv_cache_bytes_per_token over the paired baseline's, minus 1"),
+    Column("match_error_held", float, "the largest absolute error of what is held equal (held_equal)"),
 )
 COUNTS = (
     Column("num_params", int, "non-embedding parameters, all experts"),
@@ -55,7 +56,7 @@ COUNTS = (
     Column("num_params_active", int, "non-embedding, one physical traversal, k experts"),
     Column("num_params_executed", int, "non-embedding, every visit, k experts"),
     Column("kv_cache_bytes_per_token", int, "keys and values of every visit, 2 bytes a value"),
-    Column("sparsity", float, "compute-equivalent S against the fully active baseline"),
+    Column("sparsity", float, "compute-equivalent S against the fully active baseline, under flops_convention"),
     Column("effective_depth", int, "executed layers"),
     Column("e_real", int, "stored experts of the loop block"),
     Column("e_eq", int, "expert choices offered over all passes"),

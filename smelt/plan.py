@@ -133,6 +133,7 @@ def _row(
         "match_error_flops": errors["flops_per_token"],
         "match_error_params": errors["num_params"],
         "match_error_kv": errors["kv_cache"],
+        "match_error_held": grid.worst_held_error(cell),
         "epochs": run.num_tokens / num_train_tokens if num_train_tokens else None,
         "secs": secs,
         "memory_bytes": memory_bytes,
@@ -152,7 +153,7 @@ def _warnings(grid: Grid, rows: Sequence[dict[str, Any]]) -> list[dict[str, str]
         name = f"{row['variant']} of size {row['size']} at {row['budget_flops']:.3g} FLOPs"
         if row["epochs"] is not None and row["epochs"] > 1:
             warn("repeated_data", f"{name} reads the training split {row['epochs']:.2f} times")
-        if abs(row["budget_error"]) > BUDGET_TOLERANCE:
+        if grid.design == "isoflop" and abs(row["budget_error"]) > BUDGET_TOLERANCE:
             warn("budget_off", f"{name} is {row['budget_error']:+.2%} off its budget: whole steps are too coarse")
         if row["num_steps"] < FEW_STEPS:
             warn("few_steps", f"{name} has {row['num_steps']} steps: a smaller batch gives more")
@@ -160,8 +161,8 @@ def _warnings(grid: Grid, rows: Sequence[dict[str, Any]]) -> list[dict[str, str]
     if extrapolated:
         message = f"{extrapolated} runs are larger or smaller than every timed shape: their seconds are a guess"
         warn("price_extrapolated", message)
-    for size, variant, worst in _worst_matches(grid, rows):
-        if grid.held != "none" and worst > MATCH_AIM:
+    for (size, variant), worst in {(row["size"], row["variant"]): row["match_error_held"] for row in rows}.items():
+        if worst > MATCH_AIM:
             warn("match_off", f"{variant} of size {size} is matched to {worst:.2%} only (aim {MATCH_AIM:.0%})")
     for flops in grid.budgets_flops if grid.design == "isoflop" else ():
         sizes = {
@@ -179,12 +180,3 @@ def _warnings(grid: Grid, rows: Sequence[dict[str, Any]]) -> list[dict[str, str]
                 side = "above" if below == 0 else "below"
                 warn("one_sided", f"{flops:.3g} FLOPs: every size lies {side} the expected optimum of {optimum:.3g}")
     return found
-
-
-def _worst_matches(grid: Grid, rows: Sequence[dict[str, Any]]) -> list[tuple[int, str, float]]:
-    """Once a (size, variant): the largest error of what the grid holds equal."""
-    held = {
-        "three_budgets": ("match_error_flops", "match_error_params", "match_error_kv"),
-    }.get(grid.held, ())
-    worst = {(row["size"], row["variant"]): max((abs(row[name]) for name in held), default=0.0) for row in rows}
-    return [(size, variant, error) for (size, variant), error in worst.items()]

@@ -112,7 +112,8 @@ class FFN:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Router:
-    """Coefficients of the load-balance loss and the z-loss, both averaged over visits."""
+    """Coefficients of the load-balance loss and the z-loss, both averaged over visits (as Looped-MoE and Foil do; SMELT
+    does not say)."""
 
     load_balance_coef: float
     z_loss_coef: float

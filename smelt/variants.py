@@ -25,7 +25,7 @@ def _unlooped(arch: ArchSpec, what: str) -> int:
 
 def loop_span(arch: ArchSpec, *, num_layers: int, num_passes: int, residual_scale: float) -> ArchSpec:
     """Loop the middle `num_layers` of an unlooped stack `num_passes` times; floor((L-m)/2) layers come before
-    (SMELT, section 1.1 of the paper's description). Physical depth is kept, executed depth grows."""
+    (SMELT, arXiv 2609.01343). Physical depth is kept, executed depth grows."""
     depth = _unlooped(arch, "loop_span")
     if not 1 <= num_layers <= depth:
         raise BadInput(f"cannot loop {num_layers} of {depth} layers: give 1 to {depth}")

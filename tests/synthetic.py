@@ -138,6 +138,7 @@ def _row(
         "match_error_flops": errors["flops_per_token"],
         "match_error_params": errors["num_params"],
         "match_error_kv": errors["kv_cache"],
+        "match_error_held": design.worst_held_error(cell),
         **spec.flatten(run),
         **ledger.counts(run.arch, cell.baseline, run.data.seq_len, design.convention),
         "train_flops": design.train_flops(cell),

@@ -191,7 +191,7 @@ def test_looped_moe_counts_six_active_parameters():
     arch = papers.looped_moe(704, num_experts=8, num_passes=2)
     layers = 16 * (4 * 704**2 + 2 * 3 * 704 * 960)
     assert budget.train_flops_per_token(arch, 1024, "looped_moe") == 6 * (layers + 2 * 50_257 * 704)
-    # 1e18 FLOPs of it are 1.00 B tokens (paper, section 4.3)
+    # 1e18 FLOPs of it are 1.00 B tokens (Looped-MoE)
     assert round(1e18 / budget.train_flops_per_token(arch, 1024, "looped_moe") / 1e9, 2) == 1.0
 
 

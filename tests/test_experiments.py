@@ -66,7 +66,7 @@ def test_the_paper_plan_prices_itself_on_a_machine_that_is_not_at_hand():
     grid = experiments.load("smelt_paper").grid
     priced = plan.plan(
         grid,
-        num_train_tokens={"fineweb-edu": None},
+        num_train_tokens={"web-49152": None},
         calibration=calibration.assumed(4e14),
         num_workers=1,
         state_of=lambda cell: "planned",

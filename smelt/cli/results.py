@@ -32,6 +32,7 @@ def fit(
     csv: Annotated[Path | None, arg(help="a table of anybody's logged losses")] = None,
     columns: Annotated[tuple[str, ...], arg(help="our name=its name: num_params=N num_tokens=D loss_nats=loss")] = (),
     law: Annotated[str, arg(help="law fitted to --csv")] = "chinchilla",
+    variants: Annotated[tuple[str, ...], arg(help="only these variants, the first being the reference")] = (),
     draws: Annotated[int, arg(help="bootstrap draws")] = 1000,
     out: Annotated[Path | None, arg(help="also write the fit as JSON")] = None,
     commit: Annotated[bool, arg(help="keep rows and fit as fits/NAME.csv and .json")] = False,
@@ -39,7 +40,8 @@ def fit(
 ) -> int:
     """Fit minima, surfaces and frontiers, and the compute savings of each variant, with 95 % intervals.
 
-    e.g. smelt fit quickstart; smelt fit --csv runs.csv --columns num_params=N num_tokens=D loss_nats=loss
+    e.g. smelt fit quickstart; smelt fit quickstart_rates --variants "baseline, rate x2" "loop_middle, rate x2";
+    smelt fit --csv runs.csv --columns num_params=N num_tokens=D loss_nats=loss
     """
     if (name is None) == (csv is None):
         raise BadInput("give either an experiment's NAME or --csv FILE with --columns")
@@ -52,6 +54,13 @@ def fit(
 
         experiment, rows = _rows(str(name))
         reference = experiment.grid.reference
+        if variants:
+            known = dict.fromkeys(row["variant"] for row in rows)
+            if missing := [variant for variant in variants if variant not in known]:
+                raise BadInput(f"{experiment.name} has no variant {missing[0]!r}: known are {'; '.join(known)}")
+            if commit:
+                raise BadInput("--commit keeps all rows of an experiment: leave --variants out")
+            reference, rows = variants[0], [row for row in rows if row["variant"] in variants]
         if commit:
             predicted = read_prediction(experiment.folder)
             result = committed.commit(experiment.name, rows, reference, predicted=predicted, draws=draws)
@@ -159,7 +168,7 @@ def compare(
     if spread is None:
         print("seed spread: unknown, no cell was trained with two seeds")
     else:
-        print(f"seed spread of the reference: {spread:.4f} nats ({freedom} degrees of freedom)")
+        print(f"seed spread, pooled over cells: {spread:.4f} nats ({freedom} degrees of freedom)")
     return EXIT_DONE
 
 

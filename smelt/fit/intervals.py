@@ -5,7 +5,7 @@ Two ways, for two questions:
 - `joint_counts` resamples whole units (a run; a budget; a matched pair of runs with all its seeds) and serves the
   surface fits. All groups are drawn in one go, so that a unit that two groups share is in or out for both, and the
   error that a pair has in common cancels in their comparison. It assumes that units are independent.
-- `noise_draws` serves the parabolas, where five runs a budget are too few to resample: noise with the covariance
+- `noise_factors` serves the parabolas, where five runs a budget are too few to resample: noise with the covariance
   of the residuals, that covariance itself drawn from its inverse-Wishart law, so that a linear coefficient gets
   Student's t interval exactly. It assumes Gaussian noise of one size and a parabola that is true.
 """

@@ -2,8 +2,9 @@
 
     q, k, v = x W_q, x W_k, x W_v;   out = softmax(scale * rope(q) rope(k)^T + mask) v W_o
 
-Rotary positions turn the pair (i, i + K/2) by position * 10000^(-2i/K), i < K/2 (half pairs). They are relative,
-so a packed document needs no reset of its positions. Softmax in float32.
+Rotary positions turn the pair (i, i + K/2) by position * 10000^(-2i/K), i < K/2 (half pairs). Foil's
+interleaved pairs are these up to a permutation of weights; SMELT states none. Positions are relative, so a packed
+document needs no reset of them. Softmax in float32.
 
 Letters: B batch, T query position, S key position, D width, H query heads, G key-value heads, R query heads
 a key-value head (H = G R), K head width.

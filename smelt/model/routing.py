@@ -5,7 +5,8 @@
     load balance = E sum_i f_i pbar_i     f_i = share of the N k choices, pbar_i = mean of the full softmax
     z-loss = mean logsumexp(logits)^2
 
-From Looped-MoE and Foil (arXiv 2605.09165, 2609.35751). Equal logits: the lower expert number wins.
+From Looped-MoE and Foil (arXiv 2605.09165, 2609.35751). SMELT states neither its score function nor its losses: chosen
+to be these, for both arms. Equal logits: the lower expert number wins.
 
 Letters: N tokens of a batch, D width, E experts, C the k choices of a token.
 """

@@ -2,8 +2,9 @@
 
     u = clip(grad);  m, v = Adam moments;  p <- p - lr (m_hat / (sqrt(v_hat) + eps) + weight_decay p)
 
-Decay touches matrices and the embedding, not the norm gains. The rate is an argument, so that one compiled program
-serves every budget, rate and schedule of a shape. Everything a run must carry over an interruption is in State.
+Decay touches matrices and the embedding, not the norm gains (chosen: no paper says). The rate is an argument, so that
+one compiled program serves every budget, rate and schedule of a shape. Everything a run must carry over an
+interruption is in State.
 """
 
 import dataclasses
@@ -20,7 +21,7 @@ Params = dict[str, Any]
 
 
 class State(NamedTuple):
-    """What a checkpoint holds; `step` counts completed steps."""
+    """All that a run carries from step to step; `step` counts completed ones."""
 
     params: Params
     optimizer: Any
