@@ -23,10 +23,12 @@ def main() -> None:
     import numpy as np
 
     from smelt import experiment, terminal
+    from smelt.launch.allocator import keep_freed_memory
     from smelt.launch.environment import use_compilation_cache
     from smelt.train.fingerprint import device_kind
     from smelt.train.step import compile_step, init_state
 
+    keep_freed_memory()
     use_compilation_cache()
     grid = experiment.load("quickstart").grid
     shapes = {}

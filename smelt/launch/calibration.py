@@ -123,9 +123,11 @@ def _main(path: str) -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {available_cores()[0]})
     from smelt.files import digest
+    from smelt.launch.allocator import keep_freed_memory
     from smelt.spec import to_dict
     from smelt.train.fingerprint import code_fingerprint, device_kind
 
+    keep_freed_memory()
     use_compilation_cache()
     experiment = load(path)
     device = device_kind()

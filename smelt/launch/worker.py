@@ -55,10 +55,12 @@ def work(experiment_path: str, run_ids: list[str]) -> int:
     from smelt import experiment as experiments
     from smelt.data.corpus import open_corpus
     from smelt.launch import folder as folders
+    from smelt.launch.allocator import keep_freed_memory
     from smelt.launch.environment import use_compilation_cache
     from smelt.train.run import Programs, Stopped, tell, train_cell
 
     signals = _Signals()
+    keep_freed_memory()
     use_compilation_cache()
     experiment = experiments.load(experiment_path)
     programs = Programs()

@@ -7,7 +7,7 @@ import sys
 
 ROUNDS = """
 import ctypes, resource, sys
-from smelt.model import allocator
+from smelt.launch import allocator
 
 kept = sys.argv[1] == "keep" and allocator.keep_freed_memory()
 libc = ctypes.CDLL(None)
