@@ -69,7 +69,7 @@ def init(arch: ArchSpec, key: jax.Array) -> Params:
         segment.name: _segment_laws(arch, segment, jax.random.fold_in(key, i))
         for i, segment in enumerate(arch.segments)
     }
-    params["embedding"] = {"w_VD": law((V, D), D**-0.5 if arch.tied_embeddings else 1.0)}
+    params["embedding"] = {"w_VD": law((V, D), 1 / D if arch.tied_embeddings else 1.0)}
     if not arch.tied_embeddings:
         params["head"] = {"w_DV": law((D, V), 1 / D)}
     if arch.norm_gain:
@@ -121,7 +121,7 @@ def apply(
     w_VD = params["embedding"]["w_VD"]
     x_BTD = w_VD[tokens_BT]
     if arch.tied_embeddings:
-        x_BTD *= arch.d_model**0.5
+        x_BTD *= arch.d_model
     stats = {}
     for segment in arch.segments:
         x_BTD, stats[segment.name] = _run_segment(arch, segment, params[segment.name], x_BTD, look)

@@ -153,12 +153,12 @@ def test_a_scanned_stack_is_the_stack_written_out(monkeypatch: pytest.MonkeyPatc
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)  # other fusions round otherwise
 
 
-@pytest.mark.parametrize(("name", "excess_nats"), [("baseline", 0.05), ("tied", 1.0)])
-def test_the_first_loss_is_near_that_of_a_uniform_guess(name: str, excess_nats: float):
+@pytest.mark.parametrize("name", ["baseline", "tied"])
+def test_the_first_loss_is_that_of_a_uniform_guess(name: str):
     wide = replace(ARCHITECTURES[name], d_model=64, vocab_size=256)
     tokens_BT = jax.random.randint(jax.random.key(3), (2, 33), 0, 256)
     params = model.init(wide, jax.random.key(0))
     nats_BT = jax.jit(lambda params: model.token_losses(wide, params, tokens_BT, tokens_BT, confine_attention=False))(
         params
     )
-    assert abs(nats_BT.mean() - np.log(256)) < excess_nats
+    assert abs(nats_BT.mean() - np.log(256)) < 0.05
