@@ -66,9 +66,11 @@ def estimate(
     # Nearest-rank percentiles: interpolating between a finite and an infinite draw would give NaN.
     low, high = np.quantile(usable, [tail, 1 - tail], method="nearest")
     finite = usable[np.isfinite(usable)]
+    with np.errstate(over="ignore"):  # a few draws may be finite and beyond squaring: the deviation is then infinite
+        deviation = float(np.std(finite, ddof=1)) if finite.size > 1 else math.inf
     return Estimate(
         value=float(value),
-        standard_error=float(np.std(finite, ddof=1)) if finite.size > 1 else None,
+        standard_error=deviation if math.isfinite(deviation) else None,
         low=float(low) if math.isfinite(low) else None,
         high=float(high) if math.isfinite(high) else None,
         confidence=confidence,
