@@ -15,13 +15,13 @@ BEGIN, END = "<!-- results:begin -->\n", "<!-- results:end -->\n"
 
 
 def results() -> str:
-    """The verdict, savings and exponents as markdown."""
+    """The verdict, the prediction's score and the savings as markdown."""
     rows, analysis, prediction = committed.read("quickstart")
     parts = [headline["sentence"] for headline in analysis["headline"].values()]
     if prediction is not None:
         parts.append(score_prediction(prediction, rows)["sentence"])
-    for table in (tables.savings(analysis), tables.exponents(analysis)):
-        parts += [terminal.table(table.headings, table.rows, markdown=True), table.note]
+    savings = tables.savings(analysis)
+    parts += [terminal.table(savings.headings, savings.rows, markdown=True), savings.note]
     return "\n\n".join(parts)
 
 

@@ -231,5 +231,6 @@ def test_a_wrong_convention_or_context_is_refused_in_one_line(context, conventio
         budget.train_flops_per_token(MOE, context, convention)
 
 
+@pytest.mark.smoke
 def test_the_example_of_params_runs():
     assert doctest.testmod(budget).failed == 0

@@ -25,6 +25,7 @@ def environment(tmp_path):
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
+@pytest.mark.smoke
 def test_the_pulse_runs_end_to_end_and_a_second_run_trains_nothing(workplace, capsys, monkeypatch, tmp_path):
     path = workplace(PULSE)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))

@@ -49,6 +49,7 @@ def test_the_order_is_the_same_on_every_machine():
     ]
 
 
+@pytest.mark.smoke
 def test_an_epoch_covers_each_window_exactly_once_and_the_next_in_another_order(batches):
     size = batches.num_windows
     ids = batches.window_ids(0, -(-3 * size // B)).reshape(-1)
@@ -157,6 +158,7 @@ def test_grain_indexes_and_slices_by_step(batches):
     np.testing.assert_array_equal(dataset[1::3][2].tokens, batches.batch(7).tokens)
 
 
+@pytest.mark.smoke
 def test_segments_change_exactly_at_the_separators(tiny, batches):
     tokens, segments = batches.chunk(0, 40)
     assert (segments[..., 0] == 1).all()

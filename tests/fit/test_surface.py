@@ -20,6 +20,7 @@ def noise_free(parameters: dict, num_rows: int = 40, seed: int = 3) -> tuple[dic
     return columns, fit.predicted_loss(fit.CHINCHILLA, parameters, columns)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     "planted",
     [

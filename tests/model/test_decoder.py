@@ -44,6 +44,7 @@ def logits_of(arch: ArchSpec, confine_attention: bool):
     )
 
 
+@pytest.mark.smoke
 @every_architecture
 def test_the_leaves_of_the_tree_sum_to_the_count_made_by_hand(name: str):
     arch = ARCHITECTURES[name]
@@ -58,6 +59,7 @@ def test_layers_of_a_segment_are_stacked_and_untied_attention_leads_with_its_pas
     assert loop["experts"]["w_gate_EDF"].shape == (2, 4, 8, 10)
 
 
+@pytest.mark.smoke
 @every_architecture
 def test_a_later_token_never_moves_an_earlier_logit(name: str):
     tokens_BT, segments_BT = windows(2)

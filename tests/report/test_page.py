@@ -86,6 +86,7 @@ def whole(tmp_path_factory):
     return out, Reading(out.read_text()), found, diverged, failed
 
 
+@pytest.mark.smoke
 def test_a_page_loads_nothing(whole):
     text, reading = whole[0].read_text(), whole[1]
     assert "http" not in text

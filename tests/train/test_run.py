@@ -40,6 +40,7 @@ def unigram_entropy_nats(corpus) -> float:
     return float(-(shares * np.log(shares)).sum())
 
 
+@pytest.mark.smoke
 def test_a_run_beats_the_unigram_entropy_and_leaves_a_whole_folder(experiment, words_corpus, programs, tmp_path):
     cell = experiment.grid.cells[0]
     row = train(experiment, cell, tmp_path / "a", words_corpus, programs)
