@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from smelt.errors import BadInput
 from smelt.files import read_json
 from smelt.grid import Cell
 
@@ -104,19 +103,34 @@ def claim(folder: Path) -> Iterator[bool]:
         yield False
         return
     try:
-        os.write(handle, json.dumps({"host": platform.node(), "pid": os.getpid()}).encode())
+        os.write(handle, _token())
         os.close(handle)
         yield True
     finally:
-        lease.unlink(missing_ok=True)
+        if _is_mine(folder):
+            lease.unlink(missing_ok=True)
+
+
+class Lost(Exception):
+    """The claim was taken over by another process, which thought this one dead: leave without another word."""
 
 
 def heartbeat(folder: Path) -> None:
-    """Show other hosts that the claim is alive."""
+    """Show other hosts that the claim is alive. Raises Lost where it is another's."""
+    if not _is_mine(folder):
+        raise Lost(f"the claim on {folder} was taken over")
+    os.utime(folder / LEASE)
+
+
+def _token() -> bytes:
+    return json.dumps({"host": platform.node(), "pid": os.getpid()}).encode()
+
+
+def _is_mine(folder: Path) -> bool:
     try:
-        os.utime(folder / LEASE)
-    except FileNotFoundError:
-        raise BadInput(f"the claim on {folder} was taken away: another launcher owns this run") from None
+        return (folder / LEASE).read_bytes() == _token()
+    except OSError:
+        return False
 
 
 def pending(cells: list[Cell], folder_of: Callable[[Cell], Path], *, retry_failed: bool) -> list[Cell]:

@@ -9,6 +9,7 @@ import argparse
 import os
 import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 from types import FrameType
@@ -68,6 +69,14 @@ def work(experiment_path: str, run_ids: list[str]) -> int:
     queue = [left[run_id] for run_id in run_ids]
     last_arch = None
     failed = 0
+    beaten = 0.0
+
+    def beat(folder: Path) -> None:
+        nonlocal beaten
+        if time.monotonic() - beaten > folders.STALE_SECS / 9:
+            beaten = time.monotonic()
+            folders.heartbeat(folder)
+
     while queue:
         # A cell of the shape just trained needs no compilation: it goes first.
         cell = next((cell for cell in queue if cell.run.arch == last_arch), queue[0])
@@ -79,6 +88,7 @@ def work(experiment_path: str, run_ids: list[str]) -> int:
 
             def stop(folder: Path = folder) -> None:
                 signals.poll()
+                beat(folder)
 
             try:
                 tell(folder, "running", step=0, num_steps=cell.run.num_steps)
@@ -86,6 +96,8 @@ def work(experiment_path: str, run_ids: list[str]) -> int:
                 row = train_cell(experiment.name, experiment.grid, cell, folder, corpus, programs, stop)
                 tell(folder, row["outcome"], step=cell.run.num_steps, num_steps=cell.run.num_steps)
                 last_arch = cell.run.arch
+            except folders.Lost:
+                continue
             except Stopped:
                 tell(folder, "stopped", reason="asked to stop")
                 return EXIT_RESUMABLE

@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from smelt.errors import BadInput
 from smelt.launch import folder as folders
 
 
@@ -46,9 +45,15 @@ def test_a_claim_of_another_host_holds_until_it_is_silent_for_long(tmp_path):
         assert mine
 
 
-def test_a_heartbeat_on_a_lost_claim_is_an_error(tmp_path):
-    with pytest.raises(BadInput, match="taken away"):
+def test_a_claim_that_was_taken_over_is_noticed_and_left_to_its_new_owner(tmp_path):
+    lease = tmp_path / folders.LEASE
+    with folders.claim(tmp_path) as mine:
+        assert mine
         folders.heartbeat(tmp_path)
+        lease.write_text(json.dumps({"host": "another-host", "pid": 1}))
+        with pytest.raises(folders.Lost, match="taken over"):
+            folders.heartbeat(tmp_path)
+    assert json.loads(lease.read_text())["host"] == "another-host"
 
 
 def test_states_are_told_apart(tmp_path):
