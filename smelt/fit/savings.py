@@ -86,7 +86,8 @@ def savings(target: Frontier, reference: Frontier, budgets_flops: Sequence | np.
             num = min(len(target.draws["exponent"]), len(reference.draws["exponent"]))
             at = target.loss_draws([budget])[:num, 0]
             need = inverted(*(reference.draws[k][:num] for k in ("floor", "log_coefficient", "exponent")), at)
-            draws = 1 - budget / need
+            with np.errstate(divide="ignore"):  # a frontier so steep that it needs no compute saves -infinity
+                draws = 1 - budget / need
         usable = None if draws is None else draws[~np.isnan(draws)]
         known = usable is not None and usable.size > 0
         found.append(
