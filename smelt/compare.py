@@ -9,6 +9,7 @@ the standard deviation of val_loss over seeds of one cell. Negative is better fo
 """
 
 import math
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,9 @@ def compare_runs(row_a: Row, folder_a: Path, row_b: Row, folder_b: Path) -> Diff
                 f"runs {row_a['run_id']} and {row_b['run_id']} were evaluated on other text: {name} is "
                 f"{row_a[name]} and {row_b[name]}"
             )
-    losses_a, losses_b = load(folder_a / "validation.npz"), load(folder_b / "validation.npz")
+    if row_a["run_id"] == row_b["run_id"]:
+        raise BadInput(f"both sides are run {row_a['run_id']}: give two runs")
+    losses_a, losses_b = (_losses(folder / "validation.npz") for folder in (folder_a, folder_b))
     parts = {domain: _paired(losses_a[domain], losses_b[domain]) for domain in losses_a}
     errors = [error for _, error in parts.values() if error is not None]
     train_errors = [row["train_loss_se_nats"] for row in (row_a, row_b)]
@@ -58,6 +61,17 @@ def compare_runs(row_a: Row, folder_a: Path, row_b: Row, folder_b: Path) -> Diff
         train_standard_error_nats=math.hypot(*train_errors),
         by_domain_nats={domain: difference for domain, (difference, _) in parts.items()},
     )
+
+
+def _losses(path: Path) -> dict[str, DocumentLosses]:
+    try:
+        if path.exists() and not zipfile.is_zipfile(path):
+            raise zipfile.BadZipFile("it is no zip archive")
+        return load(path)
+    except BadInput:
+        raise
+    except (zipfile.BadZipFile, ValueError, KeyError, EOFError) as error:
+        raise BadInput(f"{path} is damaged ({error}): restore it, or train the run again") from None
 
 
 def _paired(a: DocumentLosses, b: DocumentLosses) -> tuple[float, float | None]:

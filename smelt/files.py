@@ -4,6 +4,7 @@ A reader sees the old content or the new, never half of either (reliability: a c
 leaves only a `.tmp` beside it, which nothing reads).
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -15,16 +16,23 @@ from smelt.errors import BadInput
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write `content` to `path` atomically and durably, making its folder where it is missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.name or path.is_dir():
+        raise BadInput(f"{path} is a folder: give the name of a file")
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(beside, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(beside, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, path)
+        finally:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None  # what the reader asked for, not the name beside it
+        raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -46,7 +54,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except FileNotFoundError:
         raise BadInput(f"{path} does not exist") from None
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # of the text, of its encoding, of its depth
         raise BadInput(f"{path} is not JSON ({error}); restore it or delete it") from None
 
 

@@ -121,6 +121,7 @@ def _spec_columns() -> tuple[Column, ...]:
 COLUMNS: dict[str, Column] = {
     column.name: column for column in (*IDENTITY, *_spec_columns(), *COUNTS, *MEASUREMENTS, *PROVENANCE)
 }
+TEXT_COLUMNS = ("group", "label")  # of anybody's table
 DOMAIN_FAMILIES = ("val_loss_nats.", "val_loss_se_nats.", "bits_per_byte.")
 
 
@@ -156,11 +157,13 @@ def counts(arch: spec.ArchSpec, baseline: spec.ArchSpec, context: int, conventio
 def check(row: Mapping[str, Any], where: str) -> Row:
     """The row in column order. Raises BadInput on a missing or unknown column, a wrong kind, a non-finite number,
     or a null without its reason."""
+    if not isinstance(row, Mapping):
+        raise BadInput(f"{where} holds {type(row).__name__}, not the columns of a row")
     if missing := [name for name in COLUMNS if name not in row]:
         raise BadInput(f"{where}: column {missing[0]!r} is missing ({len(missing)} in all)")
     if unknown := [name for name in row if _column(name) is None]:
         raise BadInput(f"{where}: unknown column {unknown[0]!r}")
-    reasons = json.loads(row["null_reasons"])
+    reasons = _reasons(row["null_reasons"], where)
     ordered: Row = {}
     for name in [*COLUMNS, *sorted(name for name in row if name not in COLUMNS)]:
         column, value = _column(name), row[name]
@@ -176,6 +179,16 @@ def check(row: Mapping[str, Any], where: str) -> Row:
     if ordered["outcome"] not in OUTCOMES:
         raise BadInput(f"{where}: outcome is {ordered['outcome']!r}: expected one of {', '.join(OUTCOMES)}")
     return ordered
+
+
+def _reasons(text: Any, where: str) -> dict[str, Any]:
+    try:
+        reasons = json.loads(text)
+    except (TypeError, ValueError):
+        reasons = None
+    if not isinstance(reasons, dict):
+        raise BadInput(f"{where}: null_reasons is {text!r}: expected a JSON object, column -> why it is null")
+    return reasons
 
 
 def _typed(column: Column, value: Any, where: str) -> Any:
@@ -196,8 +209,22 @@ def write(folder: Path, row: Mapping[str, Any]) -> Row:
 
 
 def read_folder(experiment_folder: Path) -> list[Row]:
-    """Rows of all run folders, by run_id; a folder without a row has not finished and is left out."""
-    return [check(read_json(path), str(path)) for path in sorted(experiment_folder.glob("*/row.json"))]
+    """Rows of all run folders, by run_id; a folder without a row has not finished and is left out, and so is one that
+    was moved aside (its name begins with a dot)."""
+    folders = sorted(path.parent for path in experiment_folder.glob("*/row.json"))
+    return [read_row(folder) for folder in folders if not folder.name.startswith(".")]
+
+
+def read_row(folder: Path) -> Row:
+    """The row of a run folder. Raises BadInput where it is damaged, or is the row of another run."""
+    path = folder / "row.json"
+    try:
+        row = check(read_json(path), str(path))
+        if row["run_id"] != folder.name:
+            raise BadInput(f"{path} is the row of run {row['run_id']}")
+    except BadInput as error:
+        raise BadInput(f"{error}; move {folder} away to train the run again") from None
+    return row
 
 
 def merge(ledgers: Iterable[Sequence[Row]]) -> list[Row]:
@@ -271,18 +298,44 @@ def _known(name: str) -> Column:
 
 def read_csv(path: Path) -> list[Row]:
     """Rows that `export` wrote as .csv."""
+    records = _records(path)
+    return [
+        check({name: _parse(name, text, where) for name, text in record.items()}, where) for where, record in records
+    ]
+
+
+def _records(path: Path, wanted: Iterable[str] | None = None) -> list[tuple[str, dict[str, str]]]:
+    """(file:line, column -> text) a row; blank lines are skipped. Raises BadInput where a line has more or fewer fields
+    than the header, and where a wanted column (None: any) stands in it twice or not at all."""
     if not path.exists():
         raise BadInput(f"{path} does not exist")
-    with open(path, newline="") as file:
-        records = list(csv.DictReader(file))
-    if not records:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path} is not UTF-8 ({error.reason} at byte {error.start}): save it as UTF-8") from None
+    reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        for name in header if wanted is None else wanted:
+            if name not in header:
+                raise BadInput(f"{path} has no column {name!r}: it has {', '.join(header) or 'none'}")
+            if header.count(name) > 1:
+                raise BadInput(f"{path} has {header.count(name)} columns {name!r}: rename or drop all but one")
+        found = []
+        for fields in reader:
+            where = f"{path}:{reader.line_num}"
+            if len(fields) not in (0, len(header)):
+                raise BadInput(
+                    f"{where} has {len(fields)} fields, the header {len(header)}: mend it (a number is written "
+                    "without thousands separators)"
+                )
+            if fields:
+                found.append((where, dict(zip(header, fields, strict=True))))
+    except csv.Error as error:
+        raise BadInput(f"{path}:{reader.line_num} is not CSV ({error}): mend the line") from None
+    if not found:
         raise BadInput(f"{path} holds no rows")
-    rows = []
-    for number, record in enumerate(records, start=2):
-        where = f"{path}:{number}"
-        row = {name: _parse(name, text, where) for name, text in record.items()}
-        rows.append(check(row, where))
-    return rows
+    return found
 
 
 def _parse(name: str, text: str, where: str) -> Any:
@@ -292,6 +345,8 @@ def _parse(name: str, text: str, where: str) -> Any:
     if text == "":
         return None if column.nullable else ("" if column.kind is str else None)
     if column.kind is bool:
+        if text not in ("True", "False"):
+            raise BadInput(f"{where}: {name} is {text!r}: expected True or False")
         return text == "True"
     try:
         return column.kind(text)
@@ -306,22 +361,23 @@ def import_foreign(path: Path, columns: Mapping[str, str]) -> dict[str, list[Any
     Raises BadInput naming the row and the value where a number is missing, not finite or not positive. A column
     called `group` or `label` is taken as text.
     """
-    if not path.exists():
-        raise BadInput(f"{path} does not exist")
-    with open(path, newline="") as file:
-        reader = csv.DictReader(file)
-        header = reader.fieldnames or []
+    if not columns:
+        raise BadInput(f"no column of {path} is named: give OURS=THEIRS, such as num_params=N")
+    out: dict[str, list[Any]] = {ours: [] for ours in columns}
+    for where, record in _records(path, columns.values()):
         for ours, theirs in columns.items():
-            if theirs not in header:
-                raise BadInput(f"{path} has no column {theirs!r} (for {ours}): it has {', '.join(header)}")
-        out: dict[str, list[Any]] = {ours: [] for ours in columns}
-        for number, record in enumerate(reader, start=2):
-            for ours, theirs in columns.items():
-                text = (record[theirs] or "").strip()
-                out[ours].append(text if ours in ("group", "label") else _positive(text, f"{path}:{number}", theirs))
-    if not out or not next(iter(out.values())):
-        raise BadInput(f"{path} holds no rows")
+            text = record[theirs].strip()
+            out[ours].append(text if ours in TEXT_COLUMNS else _positive(text, where, theirs))
     return out
+
+
+def foreign_csv(columns: Mapping[str, Sequence[Any]]) -> str:
+    """Columns of `import_foreign` as CSV under our names."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    return text.getvalue()
 
 
 def _positive(text: str, where: str, name: str) -> float:

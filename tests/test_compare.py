@@ -49,6 +49,22 @@ def test_a_run_without_a_loss_is_not_compared(pair):
         compare.compare_runs(row_a, folder_a, row_b | {"outcome": "diverged"}, folder_b)
 
 
+@pytest.mark.parametrize("damage", ["cut", "garbage", "flipped"])
+def test_damaged_losses_are_named_and_not_compared(pair, damage):
+    path = pair[1] / "validation.npz"
+    whole = path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 3] ^= 255
+    path.write_bytes({"cut": whole[:200], "garbage": b"garbage", "flipped": bytes(flipped)}[damage])
+    with pytest.raises(BadInput, match=r"validation\.npz is damaged .* train the run again"):
+        compare.compare_runs(*pair)
+
+
+def test_a_run_is_not_compared_with_itself(pair):
+    with pytest.raises(BadInput, match="both sides are run"):
+        compare.compare_runs(*pair[:2], *pair[:2])
+
+
 def test_groups_are_paired_by_budget_size_and_seed():
     rows = synthetic.planted_rows(synthetic.planted_grid())
     grid_rows = [row for row in rows if row["role"] == "grid"]

@@ -9,9 +9,11 @@
     stale       has a row, made from other code or another corpus than today's
 
 A claim is a lease file made with O_EXCL. It is taken over where its process is gone from this host, or, from
-another host, where it has not been touched for STALE_SECS.
+another host, where it has not been touched for STALE_SECS. A row that is damaged is refused by name.
 """
 
+import contextlib
+import fcntl
 import json
 import os
 import platform
@@ -22,10 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from smelt.errors import BadInput
 from smelt.files import read_json
 from smelt.grid import Cell
+from smelt.ledger import read_row
 
 STALE_SECS = 180.0
+UNWRITTEN_SECS = 10.0
 LEASE = "lease.json"
 
 
@@ -45,14 +50,14 @@ class Status:
 def status(folder: Path, code_fingerprint: str | None = None, corpus_fingerprint: str | None = None) -> Status:
     """The state of a run folder; `stale` is told apart only where today's fingerprints are given."""
     if (folder / "row.json").exists():
-        row = read_json(folder / "row.json")
+        row = read_row(folder)
         for name, today in (("code_fingerprint", code_fingerprint), ("corpus_fingerprint", corpus_fingerprint)):
             if today is not None and row[name] != today:
                 return Status("stale", f"{name} was {row[name]}, is {today}", loss_nats=row["val_loss_nats"])
         if row["outcome"] == "diverged":
             return Status("diverged", json.loads(row["null_reasons"]).get("val_loss_nats", ""))
         return Status("finished", num_steps=row["num_steps"], step=row["num_steps"], loss_nats=row["val_loss_nats"])
-    facts = read_json(folder / "state.json") if (folder / "state.json").exists() else {}
+    facts = _facts(folder / "state.json")
     known: dict[str, Any] = {name: facts.get(name) for name in ("step", "num_steps", "loss_nats")}
     if _claimed(folder):
         return Status("running", **known)
@@ -63,26 +68,74 @@ def status(folder: Path, code_fingerprint: str | None = None, corpus_fingerprint
     return Status("planned")
 
 
+def _facts(path: Path) -> dict[str, Any]:
+    """What state.json tells. It decides nothing but what is shown, so a torn one never stands in a run's way."""
+    if not path.exists():
+        return {}
+    try:
+        facts = read_json(path)
+    except BadInput:
+        facts = None
+    shown = {"step": int, "num_steps": int, "loss_nats": float, "state": str, "reason": str}
+    if isinstance(facts, dict) and all(isinstance(facts.get(name), kind | None) for name, kind in shown.items()):
+        return facts
+    return {"reason": f"{path.name} is damaged"}
+
+
 def _claimed(folder: Path) -> bool:
     try:
         lease = folder / LEASE
-        holder = json.loads(lease.read_text())
         touched = lease.stat().st_mtime
-    except (OSError, json.JSONDecodeError):
+        holder = lease.read_bytes()
+    except OSError:
         return False
-    if holder["host"] == platform.node():
-        return _alive(holder["pid"])
-    return time.time() - touched < STALE_SECS
+    silent_secs = time.time() - touched
+    try:
+        found = json.loads(holder)
+        host, pid, started = found["host"], int(found["pid"]), found.get("started")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        # Made a moment ago and not yet written, or garbage.
+        return silent_secs < UNWRITTEN_SECS
+    if host == platform.node():
+        return _alive(pid, started)
+    return silent_secs < STALE_SECS
 
 
-def _alive(pid: int) -> bool:
+def _alive(pid: int, started: str | None) -> bool:
+    """Whether this process lives here. The same pid begun at another time is another process, which a restarted machine
+    or container soon has."""
+    if pid < 1 or (started is not None and _started(pid) != started):
+        return False
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True
     return True
+
+
+def _started(pid: int) -> str | None:
+    """When a process began, in what its kernel counts and since which boot; None where there is no /proc."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        # The name, in parentheses, may hold spaces; the start is field 22 of proc_pid_stat(5).
+        return f"{boot} {Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]}"
+    except (OSError, IndexError):
+        return None
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process of this host at a time looks at a lease and makes its own; the kernel lets go of the dead. Where a
+    file system cannot lock a folder, O_EXCL alone decides."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 @contextmanager
@@ -90,25 +143,31 @@ def claim(folder: Path) -> Iterator[bool]:
     """Try to become the writer of a folder: yields whether it worked, and gives the claim back at the end."""
     folder.mkdir(parents=True, exist_ok=True)
     lease = folder / LEASE
-    if lease.exists() and not _claimed(folder):
-        # Only one process can rename the stale lease away, so only one goes on to make the next.
-        try:
-            os.rename(lease, folder / f".{LEASE}.{os.getpid()}.gone")
-            (folder / f".{LEASE}.{os.getpid()}.gone").unlink(missing_ok=True)
-        except FileNotFoundError:
-            pass
+    with _alone(folder):
+        mine = not _claimed(folder)
+        if mine:
+            lease.unlink(missing_ok=True)
+            mine = _made(lease)
+    try:
+        yield mine
+    finally:
+        if mine and _is_mine(folder):
+            lease.unlink(missing_ok=True)
+
+
+def _made(lease: Path) -> bool:
     try:
         handle = os.open(lease, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
     except FileExistsError:
-        yield False
-        return
+        return False
     try:
         os.write(handle, _token())
-        os.close(handle)
-        yield True
+    except OSError:  # a full disk
+        lease.unlink(missing_ok=True)
+        raise
     finally:
-        if _is_mine(folder):
-            lease.unlink(missing_ok=True)
+        os.close(handle)
+    return True
 
 
 class Lost(Exception):
@@ -123,7 +182,8 @@ def heartbeat(folder: Path) -> None:
 
 
 def _token() -> bytes:
-    return json.dumps({"host": platform.node(), "pid": os.getpid()}).encode()
+    pid = os.getpid()
+    return json.dumps({"host": platform.node(), "pid": pid, "started": _started(pid)}).encode()
 
 
 def _is_mine(folder: Path) -> bool:
