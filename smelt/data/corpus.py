@@ -70,7 +70,8 @@ def build(
     return _build(
         recipe,
         request=request,
-        folder=(root or store.root()) / name,
+        root=root or store.root(),
+        name=name,
         encoder=encoder,
         unit=np.dtype(np.uint8),
         force=force,
@@ -130,7 +131,8 @@ def import_tokens(
     return _build(
         recipe,
         request=request,
-        folder=(root or store.root()) / name,
+        root=root or store.root(),
+        name=name,
         encoder=encoder,
         unit=np.dtype(np.uint32),
         force=force,
@@ -142,13 +144,17 @@ def _build(
     recipe: Recipe,
     *,
     request: dict[str, Any],
-    folder: Path,
+    root: Path,
+    name: str,
     encoder: Callable[[Spooled, np.ndarray, Progress], tokenizers.Tokenizer],
     unit: np.dtype,
     force: bool,
     progress: Progress | None,
 ) -> Corpus:
     say = progress or (lambda line: None)
+    if name in ("", ".", "..") or os.sep in name:
+        raise BadInput(f"{name!r} is no name of a corpus; give one that can name a folder under {root}")
+    folder = root / name
     if (folder / "manifest.json").is_file() and not force:
         return _already_built(folder, request, say)
     if folder.exists() and not (folder / "manifest.json").is_file() and any(folder.iterdir()):

@@ -11,10 +11,12 @@ corpus.
 import glob
 import gzip
 import json
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import IO
 
 from smelt.data.documents import Document, Recipe, Source
 from smelt.errors import BadInput
@@ -134,18 +136,25 @@ def _plain(path: Path, column: str, separator: str | None) -> Iterator[str]:
 def _json_lines(path: Path, column: str, separator: str | None) -> Iterator[str]:
     open_file = gzip.open if path.name.lower().endswith(".gz") else open
     with open_file(path, "rb") as file:
-        for number, raw in enumerate(file, start=1):
+        for number, raw in enumerate(_whole_lines(file, path), start=1):
             line = _decoded(raw, path)
             if not line.strip():
                 continue
             try:
                 record = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise BadInput(f"{path} line {number} is not JSON ({error.msg}); mend or drop it") from None
+            except (ValueError, RecursionError) as error:
+                raise BadInput(f"{path} line {number} is not JSON ({error}); mend or drop it") from None
             fields = sorted(record) if isinstance(record, dict) else []
             if column not in fields:
                 raise BadInput(f"{path} line {number} has no field {column!r}; it has {_listed(fields)}")
             yield _text(record[column], column, f"{path} line {number}")
+
+
+def _whole_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
+    try:
+        yield from file
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise BadInput(f"{path} is no whole gzip file ({error}); copy or compress it again") from None
 
 
 def _parquet(path: Path, column: str, separator: str | None) -> Iterator[str]:
@@ -160,8 +169,16 @@ def _parquet(path: Path, column: str, separator: str | None) -> Iterator[str]:
         if column not in table.schema_arrow.names:
             raise BadInput(f"{path} has no column {column!r}; it has {_listed(table.schema_arrow.names)}")
         row = 0
-        for batch in table.iter_batches(columns=[column], batch_size=1024):
-            for value in batch.column(0).to_pylist():
+        batches = table.iter_batches(columns=[column], batch_size=1024)
+        while True:
+            try:
+                batch = next(batches, None)
+                values = [] if batch is None else batch.column(0).to_pylist()
+            except (OSError, ValueError) as error:  # pyarrow's own derive from them
+                raise BadInput(f"{path} is damaged after row {row} ({str(error).splitlines()[0]})") from None
+            if batch is None:
+                return
+            for value in values:
                 yield _text(value, column, f"{path} row {row}")
                 row += 1
 

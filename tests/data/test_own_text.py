@@ -79,6 +79,9 @@ def _bad(folder, name, content):
         ("list.jsonl", b"[1, 2]\n", "no field 'text'; it has none"),
         ("surrogate.jsonl", b'{"text": "\\ud800"}\n', "lone surrogate"),
         ("no.parquet", b"PAR0", "is no parquet file"),
+        ("deep.jsonl", b"[" * 100_000, "line 1 is not JSON"),
+        ("plain.jsonl.gz", b'{"text": "a"}\n', "is no whole gzip file"),
+        ("torn.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 99)[:-10], "is no whole gzip file"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused_in_one_line_and_nothing_is_left(tmp_path, root, name, content, message):
@@ -87,6 +90,24 @@ def test_a_file_that_cannot_be_read_is_refused_in_one_line_and_nothing_is_left(t
         corpus.build(text_recipe("t", {"prose": [path]}), name="t", root=root)
     assert "\n" not in str(refusal.value)
     assert list(root.iterdir()) == []
+
+
+def test_a_parquet_file_with_damaged_pages_is_refused(texts, tmp_path, root):
+    folder = _written(tmp_path / "p", texts(20, 25), "parquet")
+    content = bytearray((folder / "all.parquet").read_bytes())
+    content[40:300] = b"\xff" * 260
+    (folder / "all.parquet").write_bytes(content)
+    with pytest.raises(BadInput, match=r"all\.parquet is damaged after row 0"):
+        corpus.build(text_recipe("t", {"prose": [folder]}, column="body"), name="t", root=root)
+    assert list(root.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a"])
+def test_a_name_that_is_no_folder_under_the_root_is_refused(texts, tmp_path, root, name):
+    folder = _written(tmp_path / "p", texts(20, 26), "txt")
+    with pytest.raises(BadInput, match="is no name of a corpus"):
+        corpus.build(text_recipe("t", {"prose": [folder]}), name=name, root=root)
+    assert not root.exists()
 
 
 def test_a_missing_parquet_column_is_refused_with_the_columns_there_are(texts, tmp_path, root):
