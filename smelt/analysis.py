@@ -50,7 +50,11 @@ def table(rows: Sequence[Row], loss_column: str = LOSS) -> dict[str, list]:
     """
     kept = [row for row in rows if row["role"] == "grid" and row["outcome"] == "finished"]
     if not kept:
-        raise BadInput(f"none of {len(rows)} rows is a finished run of the grid: train some first (smelt run)")
+        diverged = sum(row["outcome"] != "finished" for row in rows)
+        raise BadInput(
+            f"none of {len(rows)} rows is a finished run of the grid ({diverged} diverged): "
+            "train some first (smelt run), or see why in smelt status"
+        )
     columns = {"group": "variant", "pair": "size", "seed": "seed", "run_id": "run_id", loss_column: loss_column}
     columns |= {name: name for name in ("budget_flops", "num_params", "num_tokens", "train_flops", "flops_per_token")}
     return {name: [row.get(source) for row in kept] for name, source in columns.items()}

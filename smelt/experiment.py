@@ -6,6 +6,7 @@ folder); a user's own is given by its path. The file is imported, never parsed.
 
 import importlib.util
 import os
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -45,7 +46,8 @@ def _folders() -> list[Path]:
 
 
 def load(name_or_path: str) -> Experiment:
-    """Import an experiment. Raises BadInput for an unknown name, a file without RUNS, or without a docstring."""
+    """Import an experiment. Raises BadInput for an unknown name, a file that raises (with its line), one without RUNS,
+    or without a docstring."""
     path = _find(name_or_path)
     imported = _imported(path)
     grid = getattr(imported, "RUNS", None)
@@ -66,7 +68,18 @@ def _imported(path: Path) -> ModuleType:
     if module_spec is None or module_spec.loader is None:
         raise BadInput(f"{path} cannot be imported: give a file that ends in .py")
     imported = importlib.util.module_from_spec(module_spec)
-    module_spec.loader.exec_module(imported)
+    try:
+        module_spec.loader.exec_module(imported)
+    except BadInput:
+        raise
+    except SyntaxError as error:
+        raise BadInput(f"{error.filename or path}:{error.lineno or 1}: {error.msg}: mend the file") from None
+    except (Exception, SystemExit) as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise BadInput(
+            f"{path}:{lines[-1] if lines else 1} raised {what}; mend the file (python {path} shows the traceback)"
+        ) from error
     return imported
 
 

@@ -7,6 +7,7 @@ baseline and a variant of one size, budget and seed) shares its DataSpec and see
 order. Nothing is trained or timed here; prices stand in `plan`.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,7 @@ Recipe = Callable[[ArchSpec, float], tuple[OptimSpec, DataSpec]]
 
 ROLES = ("grid", "seed", "control", "prediction")
 MIN_SIZES = 5  # a parabola has 3 coefficients; 5 sizes leave 2 degrees of freedom to see that it fits
+SEEDS = 2**32  # a jax key keeps 32 bits of its seed
 MIN_STEPS = 20  # below this the warm-up is the run
 
 
@@ -58,6 +60,8 @@ class Grid:
             raise BadInput("the grid has no cell: give at least one budget, size, variant and seed")
         seen: dict[str, Cell] = {}
         for cell in self.cells:
+            if cell.run.seed >= SEEDS:
+                raise BadInput(f"seed {cell.run.seed} is too large: {SEEDS} and more draw the weights of smaller ones")
             other = seen.setdefault(cell.run.run_id, cell)
             if other is not cell:
                 raise BadInput(
@@ -135,12 +139,18 @@ def isoflop(
     Raises BadInput: a ladder entry or a budget that no cell uses, an index outside the ladder, a pair matched worse
     than `bound`, a pair with unequal data, fewer than MIN_STEPS steps, two cells that are the same run.
     """
+    _check_listed(ladder=ladder, variants=variants, seeds=seeds)
     _check_sizes(ladder, sizes, predictions or {})
+    _check_labels(variants)
+    if not (isinstance(bound, int | float) and bound >= 0):
+        raise BadInput(f"bound is {bound!r}: give a relative error, such as 0.04")
     reference = variants[0].__name__
     archs: dict[tuple[int, str], ArchSpec] = {}
     for index, baseline in enumerate(ladder):
         for variant in variants:
             arch = variant(baseline)
+            if not isinstance(arch, ArchSpec):
+                raise BadInput(f"variant {variant.__name__} gives {arch!r} of size {index}: it must give an ArchSpec")
             if arch != baseline and matcher is not None:
                 arch = _within(matcher(baseline, arch), bound).arch
             archs[index, variant.__name__] = arch
@@ -195,23 +205,51 @@ def _within(found: "match.Match", bound: float) -> "match.Match":
     return found
 
 
+def _check_listed(**given: Sequence[object]) -> None:
+    for name, values in given.items():
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise BadInput(f"{name} is {values!r}: give a list with at least one")
+
+
+def _check_labels(variants: Sequence[Variant]) -> None:
+    """A variant's name is its label in every row, so it has one that says something, and no two have the same."""
+    labels = [getattr(variant, "__name__", None) for variant in variants]
+    for variant, label in zip(variants, labels, strict=True):
+        if not callable(variant) or label in (None, "<lambda>"):
+            raise BadInput(f"variant {variant!r} has no name to label its runs: give a function made with def")
+        if labels.count(label) > 1:
+            raise BadInput(f"two variants are named {label}: give each a name of its own")
+
+
 def _check_sizes(
     ladder: Sequence[ArchSpec], sizes: Mapping[float, Sequence[int]], predictions: Mapping[float, Sequence[int]]
 ) -> None:
     used: set[int] = set()
+    for index, arch in enumerate(ladder):
+        if not isinstance(arch, ArchSpec):
+            raise BadInput(f"size {index} of the ladder is {arch!r}: give an ArchSpec")
+    for given in (sizes, predictions):
+        if not isinstance(given, Mapping):
+            raise BadInput(f"{given!r} is no mapping: give budget in FLOPs -> indices into the ladder")
+    if not sizes:
+        raise BadInput("sizes is empty: give at least one budget with its indices into the ladder")
     for flops, indices in {**sizes, **predictions}.items():
-        if not flops > 0:
-            raise BadInput(f"budget {flops!r} is no positive number of FLOPs")
-        if not indices:
+        _check_amount("budget", "FLOPs", flops)
+        if not isinstance(indices, Sequence) or not indices:
             raise BadInput(f"budget {flops:.3g} has no size: give indices into the ladder or drop the budget")
         for index in indices:
-            if not 0 <= index < len(ladder):
-                raise BadInput(f"budget {flops:.3g} names size {index}, the ladder has 0 to {len(ladder) - 1}")
+            if type(index) is not int or not 0 <= index < len(ladder):
+                raise BadInput(f"budget {flops:.3g} names size {index!r}, the ladder has 0 to {len(ladder) - 1}")
         used |= set(indices)
     if unused := sorted(set(range(len(ladder))) - used):
         raise BadInput(
             f"size {unused[0]} of the ladder (width {ladder[unused[0]].d_model}) is used by no budget: drop it"
         )
+
+
+def _check_amount(what: str, unit: str, value: float) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise BadInput(f"{what} {value!r} is no positive number of {unit}")
 
 
 def horizons(
@@ -229,6 +267,9 @@ def horizons(
     ladders: label -> architectures, the first label being the reference; the i-th of each are a pair. recipe(arch,
     num_tokens). The budget of a cell is what its baseline spends on num_tokens, so that a pair shares it; both train
     on num_tokens. Raises BadInput for ladders of unequal length and for pairs worse than `bound`."""
+    _check_listed(ladders=list(ladders), num_tokens=num_tokens, seeds=seeds)
+    for tokens in num_tokens:
+        _check_amount("horizon", "tokens", tokens)
     (reference, baselines), *_ = ladders.items()
     cells = []
     for label, archs in ladders.items():
@@ -294,6 +335,8 @@ def sweep(base: Grid, changes: Mapping[str, Callable[[RunSpec], RunSpec]]) -> Gr
     """The cells of `base` again under each named change (a rate times 2, another batch): a tuning check.
 
     The label of a change is appended to the variant ("smelt, rate x2"), so that each arm of the sweep is a group."""
+    if not changes:
+        raise BadInput("the sweep has no change: give at least one under its label")
     cells = []
     for cell in base.cells:
         for label, change in changes.items():

@@ -91,7 +91,7 @@ def test_extra_seeds_belong_to_the_reference_and_predictions_come_last():
         ({"extra_seeds": {(2e9, 0): (1,)}}, "no cell of the grid"),
         ({"predictions": {2e9: [0]}}, "not above the largest budget"),
         ({"seeds": (0, 0)}, "are the same run"),
-        ({"seeds": ()}, "no cell"),
+        ({"seeds": ()}, "seeds is \\(\\)"),
         ({"bound": 1e-6}, "the grid's bound is 0.00%|binds"),
     ],
 )

@@ -1,6 +1,7 @@
 """The command `smelt`: parse, call, render. Every verb that prints numbers takes --json.
 
-Exit codes: 0 done, 1 a run failed or a match does not fit, 2 bad input, 75 stopped and resumable.
+Exit codes: 0 done, 1 a run failed or a match does not fit, 2 bad input or a place that cannot be read or written,
+75 stopped and resumable.
 """
 
 import sys
@@ -58,3 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+    except OSError as error:
+        if error.filename is None:
+            raise
+        say(f"error: {error.filename} cannot be used ({error.strerror}): give another place, or mend this one")
+        return EXIT_BAD_INPUT

@@ -48,6 +48,18 @@ def build(
     """
     from smelt.data import corpus as corpora
 
+    _refuse_unread(
+        "--tokens" if tokens else "--text" if text else "",
+        {
+            "--text": (text or None, ("--text",)),
+            "--tokenizer": (None if tokenizer == "bytes" else tokenizer, ("", "--text")),
+            "--validation-bytes": (validation_bytes, ("--text",)),
+            "--licence": (licence, ("--text", "--tokens")),
+            "--separator": (separator, ("--text", "--tokens")),
+            "--validation-tokens": (validation_tokens or None, ("--tokens",)),
+            "--vocab-size": (vocab_size, ("--tokens",)),
+        },
+    )
     if tokens:
         built = _from_tokens(
             recipe, tokens, validation_tokens, format, dtype, vocab_size, separator, licence, name, force
@@ -64,6 +76,14 @@ def build(
         built = corpora.build(recipe, tokenizer=tokenizer, name=name, force=force, progress=say)
     print_json(corpora.info(built)) if json else _print_info(corpora.info(built))
     return EXIT_DONE
+
+
+def _refuse_unread(source: str, options: dict[str, tuple[Any, tuple[str, ...]]]) -> None:
+    """An option that nothing would read is a misunderstanding, and another corpus than the user has in mind."""
+    for option, (value, sources) in options.items():
+        if value is not None and source not in sources:
+            wanted = " or ".join(name or "builtin" for name in sources)
+            raise BadInput(f"{option} says nothing about {source or 'builtin'}: it goes with {wanted}; leave it out")
 
 
 def _text_recipe(
@@ -99,7 +119,7 @@ def _from_tokens(
 
     if vocab_size is None:
         raise BadInput("--tokens needs --vocab-size: the files do not say it")
-    if separator is not None and not separator.isdigit():
+    if separator is not None and not separator.isdecimal():
         raise BadInput(f"--separator {separator!r} is no token id: with --tokens give a number")
     separator_id = None if separator is None else int(separator)
     recipe = formats.token_recipe(

@@ -4,6 +4,7 @@ A verb is a function: its arguments are its options, its docstring its help. Hea
 starts at once.
 """
 
+import inspect
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 from tyro.conf import arg
 
 from smelt import terminal
-from smelt.cli.words import Json, Name, assignments, print_json, say, status_of
+from smelt.cli.words import Json, Name, assignments, at_least, print_json, say, status_of
 from smelt.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, BadInput
 
 
@@ -39,6 +40,8 @@ def match(
     from smelt import experiment as experiments
     from smelt import match as matching
 
+    if not variant:
+        raise BadInput("--variant names no function: give at least one, such as loop_middle")
     experiment = experiments.load(name)
     functions = [_variant(word) for word in variant]
     ladder = dict(sorted({cell.size: (cell.baseline, cell.run.data.seq_len) for cell in experiment.grid.cells}.items()))
@@ -78,6 +81,10 @@ def _variant(word: str) -> Any:
         for name, value in vars(variants).items()
         if callable(value) and getattr(value, "__module__", "") == variants.__name__ and not name.startswith("_")
     }
+    for name, value in list(known.items()):
+        wanted = [each for each in inspect.signature(value).parameters.values() if each.default is each.empty]
+        if len(wanted) != 1:  # one that wants more than an architecture is a part of others
+            del known[name]
     if word not in known:
         raise BadInput(f"unknown variant {word!r}: known are {', '.join(known)}")
     return known[word]
@@ -130,6 +137,10 @@ def plan(
     from smelt.launch import calibration as calibrations
     from smelt.launch.environment import available_cores
 
+    at_least("--workers", workers, 1)
+    at_least("--assume-flops-per-sec", assume_flops_per_sec, 0, low_open=True)
+    at_least("--max-hours", max_hours, 0, low_open=True)
+    at_least("--rate-per-hour", rate_per_hour, 0)
     experiment = experiments.load(name)
     if assume_flops_per_sec is not None:
         kept = calibrations.assumed(assume_flops_per_sec)
@@ -262,6 +273,10 @@ def run(
     from smelt.launch import folder as folders
     from smelt.plan import check_corpora
 
+    at_least("--workers", workers, 1)
+    at_least("--limit", limit, 1)
+    if "" in only:
+        raise BadInput("--only has an empty word, which would select every run: leave it out, or say what to train")
     experiment = experiments.load(name)
     grid = experiment.grid
     names = sorted({cell.run.data.corpus for cell in grid.cells})
@@ -290,7 +305,10 @@ def run(
         code = _train(experiment, stage, workers, quiet=json)
         if code != EXIT_DONE:
             break
-    states = [folders.status(folder_of(cell)) for cell in missing]
+    # What failed before and was not tried again is told again: "0 failed" would say that all is well.
+    untried = [cell for cell in chosen if cell not in missing and folders.status(folder_of(cell)).state == "failed"]
+    told = [*missing, *untried]
+    states = [folders.status(folder_of(cell)) for cell in told]
     summary = {
         "computed": sum(state.state == "finished" for state in states),
         "reused": reused,
@@ -298,9 +316,14 @@ def run(
         "failed": sum(state.state == "failed" for state in states),
         "left": sum(state.state in ("planned", "stopped", "running") for state in states),
     }
-    for cell, state in zip(missing, states, strict=True):
+    for cell, state in zip(told, states, strict=True):
         if state.state in ("failed", "diverged"):
             say(f"{state.state}: run {cell.run.run_id} ({state.reason}); see {folder_of(cell)}")
+    if code == EXIT_FAILED and summary["left"]:
+        say(f"a worker ended before its runs did: see {experiment.folder}/worker-*.log, then run the same command")
+    if untried:
+        say(f"{len(untried)} runs that failed before were not tried again: --retry-failed trains them")
+        code = code or EXIT_FAILED
     line = ", ".join(f"{number} {what}" for what, number in summary.items())
     print_json(summary) if json else print(line)
     return code

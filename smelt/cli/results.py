@@ -1,12 +1,13 @@
 """Verbs on what was trained: fit, compare, report, export, merge, import, repro, diff."""
 
+from glob import escape
 from pathlib import Path
 from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
 from smelt import terminal
-from smelt.cli.words import Json, Name, assignments, print_json, say, status_of
+from smelt.cli.words import Json, Name, assignments, at_least, print_json, say, status_of
 from smelt.errors import EXIT_DONE, BadInput
 
 
@@ -31,7 +32,7 @@ def fit(
     *,
     csv: Annotated[Path | None, arg(help="a table of anybody's logged losses")] = None,
     columns: Annotated[tuple[str, ...], arg(help="our name=its name: num_params=N num_tokens=D loss_nats=loss")] = (),
-    law: Annotated[str, arg(help="law fitted to --csv")] = "chinchilla",
+    law: Annotated[str | None, arg(help="law fitted to --csv; chinchilla where left out")] = None,
     variants: Annotated[tuple[str, ...], arg(help="only these variants, the first being the reference")] = (),
     draws: Annotated[int, arg(help="bootstrap draws")] = 1000,
     out: Annotated[Path | None, arg(help="also write the fit as JSON")] = None,
@@ -45,8 +46,12 @@ def fit(
     """
     if (name is None) == (csv is None):
         raise BadInput("give either an experiment's NAME or --csv FILE with --columns")
+    at_least("--draws", draws, 2)
+    alien = {"--columns": columns, "--law": law} if csv is None else {"--variants": variants, "--commit": commit}
+    if given := [option for option, value in alien.items() if value]:
+        raise BadInput(f"{given[0]} says nothing about {'an experiment' if csv is None else '--csv'}: leave it out")
     if csv is not None:
-        result = _fit_csv(csv, dict(assignments(columns, str)), law, draws)
+        result = _fit_csv(csv, dict(assignments(columns, str)), law or "chinchilla", draws)
         lines = _estimate_lines(result)
     else:
         from smelt import analysis, committed
@@ -198,13 +203,13 @@ def _side(word: str) -> _Side:
     if not row_path.exists():
         raise BadInput(f"run {row_path.parent.name} has no row: it has not finished (smelt status)")
     rows = ledger.read_folder(row_path.parent.parent)
-    return _Side([row for row in rows if row["run_id"] == row_path.parent.name], rows, row_path.parent.parent, False)
+    return _Side([ledger.read_row(row_path.parent)], rows, row_path.parent.parent, False)
 
 
 def _run_folder(word: str) -> Path:
     from smelt.experiment import runs_root
 
-    found = sorted(path.parent for path in runs_root().glob(f"*/{word}*/spec.json"))
+    found = sorted(path.parent for path in runs_root().glob(f"*/{escape(word)}*/spec.json"))
     if not found:
         raise BadInput(f"no run id begins with {word!r} under {runs_root()}: see smelt status NAME")
     if len({path.name for path in found}) > 1:
@@ -230,6 +235,7 @@ def report(
     from smelt import analysis, committed
     from smelt.report import page
 
+    at_least("--draws", draws, 2)
     experiment, rows = _rows(name)
     analysed = analysis.analyse(rows, experiment.grid.reference, draws=draws)
     kept = committed.fits_folder() / f"{experiment.name}.csv"
@@ -295,10 +301,11 @@ def import_table(
     from smelt import ledger
     from smelt.files import write_text
 
+    if out.suffix != ".csv":
+        raise BadInput(f"cannot import to {out.name!r}: give a name that ends in .csv")
     found = ledger.import_foreign(table, dict(assignments(columns, str)))
-    lines = [",".join(found), *(",".join(map(str, values)) for values in zip(*found.values(), strict=True))]
-    write_text(out, "\n".join(lines) + "\n")
-    print(f"{len(lines) - 1} rows in {out}")
+    write_text(out, ledger.foreign_csv(found))
+    print(f"{len(next(iter(found.values())))} rows in {out}")
     return EXIT_DONE
 
 
@@ -314,6 +321,8 @@ def repro(
 
     folder = _run_folder(run)
     made = read_json(folder / "fingerprint.json")
+    if not isinstance(made, dict) or "corpus_fingerprint" not in made:
+        raise BadInput(f"{folder / 'fingerprint.json'} names no corpus_fingerprint: it is damaged, restore it")
     today = provenance(made["corpus_fingerprint"])
     differs = {key: {"then": made[key], "now": today[key]} for key in made if made[key] != today.get(key)}
     command = f"smelt run {folder.parent.name} --only {folder.name}"

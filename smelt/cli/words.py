@@ -1,6 +1,7 @@
 """What the verbs share: option types, printing, `a=1` words, and the state of a cell."""
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -34,7 +35,16 @@ def assignments(texts: Sequence[str], kind: Any) -> list[tuple[str, Any]]:
             equals = ""
         if not (equals and key):
             raise BadInput(f"{text!r} is no assignment: give NAME=VALUE")
+        if key in dict(found[:-1]):
+            raise BadInput(f"{text!r} gives {key} a second time: give it once")
     return found
+
+
+def at_least(option: str, value: float | None, low: float, *, low_open: bool = False) -> None:
+    """Refuse a number under `low` (or equal to it where `low_open`), NaN and infinity; None is an option left out."""
+    if value is None or (math.isfinite(value) and (value > low or (value == low and not low_open))):
+        return
+    raise BadInput(f"{option} is {value}: give a number {'above' if low_open else 'of at least'} {low}")
 
 
 def status_of(experiment: Any, cell: Any) -> Any:

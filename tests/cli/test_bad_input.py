@@ -1,0 +1,165 @@
+"""What users give by mistake: one line that names it and its mend, exit code 2, and nothing written."""
+
+import os
+import re
+
+import pytest
+
+from smelt.cli import main
+from smelt.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
+from tests.conftest import PULSE
+
+VARIANTS = "variants=(variants.baseline, variants.loop_middle)"
+TABLE = ["N,D,L", *(f"{n},{d},{1.7 + 400 / n**0.34 + 1500 / d**0.37!r}" for n in (1e6, 1e7, 3e7) for d in (2e7, 5e8))]
+COLUMNS = ["--columns", "num_params=N", "num_tokens=D", "loss_nats=L"]
+
+
+def smelt(capsys, *words) -> tuple[int, str, str]:
+    code = main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def refused(capsys, *words) -> str:
+    """The one line of a refusal."""
+    code, out, err = smelt(capsys, *words)
+    assert (code, out) == (EXIT_BAD_INPUT, ""), err
+    (line,) = err.splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("RUNS =", "x = (\nRUNS =", r"pulse.py:\d+: .*: mend the file"),
+        ("RUNS =", "1 / 0\nRUNS =", r"pulse.py:15 raised ZeroDivisionError: division by zero"),
+        ("RUNS =", "raise SystemExit(3)\nRUNS =", r"pulse.py:15 raised SystemExit: 3"),
+        (
+            "from smelt import grid",
+            "import nopackage\nfrom smelt import grid",
+            r"pulse.py:4 raised ModuleNotFoundError",
+        ),
+        ("peak_lr=0.02, ", "", r"pulse.py:9 raised TypeError: .*peak_lr"),
+        ("ladder=[architecture()]", "ladder=[]", r"ladder is \[\]: give a list with at least one"),
+        ("ladder=[architecture()]", "ladder=[16]", r"size 0 of the ladder is 16: give an ArchSpec"),
+        (VARIANTS, "variants=()", r"variants is \(\): give a list"),
+        (VARIANTS, "variants=('baseline', 'loop_middle')", r"variant 'baseline' has no name .* made with def"),
+        (VARIANTS, "variants=(variants.baseline, lambda arch: arch)", r"variant <function <lambda>.* made with def"),
+        (VARIANTS, "variants=(variants.baseline, variants.baseline)", r"two variants are named baseline"),
+        (VARIANTS, "variants=(variants.baseline, repr)", r"variant repr gives .* of size 0: it must give an ArchSpec"),
+        ("6e8: [0]", "float('inf'): [0]", r"budget inf is no positive number of FLOPs"),
+        ("6e8: [0]", "'6e8': [0]", r"budget '6e8' is no positive number of FLOPs"),
+        ("6e8: [0]", "6e8: 0", r"budget 6e\+08 has no size"),
+        ("6e8: [0]", "6e8: [0.0]", r"names size 0.0, the ladder has 0 to 0"),
+        ("{6e8: [0]}", "[6e8]", r"\[600000000.0\] is no mapping"),
+        ("seeds=(0,)", "seeds=0", r"seeds is 0: give a list"),
+        ("seeds=(0,)", "seeds=(2**32,)", r"seed 4294967296 is too large"),
+        ("bound=0.04", "bound='4%'", r"bound is '4%': give a relative error"),
+        ("bound=0.04", "bound=float('nan')", r"bound is nan: give a relative error"),
+    ],
+)
+def test_a_faulty_experiment_file_is_one_line_that_says_where(workplace, capsys, tmp_path, old, new, message):
+    assert old in PULSE
+    path = workplace(PULSE.replace(old, new, 1))
+    assert re.search(message, refused(capsys, "plan", path))
+    assert [file.name for file in tmp_path.iterdir() if file.name != "__pycache__"] == ["pulse.py"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["plan", "--workers", "0"], "--workers is 0: give a number of at least 1"),
+        (["plan", "--assume-flops-per-sec", "inf"], "--assume-flops-per-sec is inf"),
+        (["plan", "--max-hours", "nan"], "--max-hours is nan"),
+        (["plan", "--rate-per-hour", "-3"], "--rate-per-hour is -3.0"),
+        (["run", "--workers", "-2"], "--workers is -2"),
+        (["run", "--limit", "-3"], "--limit is -3: give a number of at least 1"),
+        (["run", "--only", ""], "--only has an empty word"),
+        (["match", "--variant"], "--variant names no function"),
+        (["match", "--variant", "loop_span"], "unknown variant 'loop_span'"),
+        (["match", "--multiple", "width=1", "width=2"], "gives width a second time"),
+        (["fit", "--draws", "0"], "--draws is 0: give a number of at least 2"),
+        (["fit", "--law", "smelt"], "--law says nothing about an experiment"),
+        (["report", "--draws", "-1"], "--draws is -1"),
+    ],
+)
+def test_an_option_out_of_range_is_refused(workplace, capsys, tmp_path, words, message):
+    path = workplace(PULSE)
+    assert message in refused(capsys, words[0], path, *words[1:])
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([*TABLE, "1,000,000,1e8,3"], "theirs.csv:8 has 5 fields, the header 3"),
+        ([*TABLE, "1e6"], "theirs.csv:8 has 1 fields"),
+        ([*TABLE, "1M,1e8,3"], "theirs.csv:8: N is '1M': expected a number"),
+        ([*TABLE[:3], "", *TABLE[3:], "-1,1e8,3"], "theirs.csv:9: N is -1"),
+        (["N,N,D,L", *("5," + line for line in TABLE[1:])], "has 2 columns 'N'"),
+        (["N;D;L"], "has no column 'N': it has N;D;L"),
+        ([], "has no column 'N': it has none"),
+        (["N,D,L"], "holds no rows"),
+        ([*TABLE, "\udcff,1,1"], "is not UTF-8"),
+    ],
+)
+def test_a_table_that_cannot_be_meant_is_refused_by_its_line(workplace, capsys, tmp_path, lines, message):
+    workplace(PULSE)
+    (tmp_path / "theirs.csv").write_bytes("\n".join(lines).encode(errors="surrogateescape"))
+    for verb in (["fit", "--csv", "theirs.csv", *COLUMNS], ["import", "theirs.csv", *COLUMNS, "--out", "ours.csv"]):
+        assert message in refused(capsys, *verb)
+    assert not (tmp_path / "ours.csv").exists()
+
+
+def test_a_table_from_a_spreadsheet_is_read_and_its_labels_come_back_whole(workplace, capsys, tmp_path):
+    import csv
+
+    workplace(PULSE)
+    (tmp_path / "theirs.csv").write_bytes(
+        b'\xef\xbb\xbfname, N, D, L\r\n"a, b", 1e6, 1e8, 3\r\n\r\n"c""d", 1e6, 2e8, 3\r\n'
+    )
+    columns = [*COLUMNS, "label=name"]
+    assert smelt(capsys, "import", "theirs.csv", *columns, "--out", "ours.csv")[0] == EXIT_DONE
+    with open("ours.csv", newline="") as file:
+        assert [row["label"] for row in csv.DictReader(file)] == ["a, b", 'c"d']
+    assert "ends in .csv" in refused(capsys, "import", "theirs.csv", *columns, "--out", "ours.xlsx")
+
+
+@pytest.mark.parametrize("place", ["folder", "file/ours.csv", ""])
+def test_a_place_that_cannot_be_written_is_told_in_one_line(workplace, capsys, tmp_path, place):
+    path = workplace(PULSE)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    before = sorted(tmp_path.rglob("*"))
+    code, _, err = smelt(capsys, "plan", path, "--csv", place)
+    assert code == EXIT_BAD_INPUT
+    assert re.fullmatch(r"error: \S+ (is a folder: give the name of a file|cannot be used \(File exists\): .*)\n", err)
+    assert [found for found in sorted(tmp_path.rglob("*")) if "__pycache__" not in found.parts] == before
+
+
+def test_options_that_nothing_reads_are_refused(workplace, capsys, tmp_path):
+    workplace(PULSE)
+    for words, option in (
+        (["--vocab-size", "300"], "--vocab-size"),
+        (["--validation-bytes", "0"], "--validation-bytes"),
+        (["--tokens", "a.bin", "--text", "prose=a.txt"], "--text"),
+        (["--tokens", "a.bin", "--tokenizer", "bpe:4096"], "--tokenizer"),
+    ):
+        assert f"{option} says nothing about" in refused(capsys, "corpus", "build", "mine", *words)
+    assert "is no name of a corpus" in refused(capsys, "corpus", "build", "builtin", "--name", f"a{os.sep}b")
+
+
+def test_runs_that_failed_before_are_told_by_a_run_that_leaves_them_alone(workplace, capsys, tmp_path):
+    import json
+
+    path = workplace(PULSE)
+    cells = json.loads(smelt(capsys, "plan", path, "--json")[1])["rows"]
+    for cell in cells:
+        folder = tmp_path / "runs" / "pulse" / cell["run_id"]
+        folder.mkdir(parents=True)
+        (folder / "state.json").write_text(json.dumps({"state": "failed", "reason": "MemoryError: none left"}))
+    code, out, err = smelt(capsys, "run", path)
+    assert (code, out) == (EXIT_FAILED, "0 computed, 0 reused, 0 diverged, 2 failed, 0 left\n")
+    assert err.count("MemoryError: none left") == 2
+    assert "--retry-failed" in err
