@@ -27,6 +27,7 @@ from smelt.ledger import Row
 
 LOSS = "val_loss_nats"
 BITS = "bits_per_byte"
+MIN_RUNS_FOR_VERDICT = 10  # two for each of the surface's five coefficients: chosen
 DOMAIN_METHOD = "each domain is fitted apart: its own floor, coefficients and exponents (SMELT shares the exponents)"
 KINDS = ("surface", "saturating", "pure")
 MATCH_ERRORS = {
@@ -145,8 +146,11 @@ def _at_largest(
 
 
 def _unproven(losses: Mapping[str, Any], names: Iterable[str]) -> str | None:
-    """Why a surface may not carry the verdict: its minimum is not certified."""
+    """Why a surface may not carry the verdict: too few runs for its coefficients, or a minimum that is not certified."""
     for name in names:
+        num_rows = losses["groups"][name]["num_rows"]
+        if num_rows < MIN_RUNS_FOR_VERDICT:
+            return f"{name}: {num_rows} runs are too few for a surface's verdict, which wants {MIN_RUNS_FOR_VERDICT}"
         for flag in losses["groups"][name]["surface"]["warnings"]:
             if flag["code"] == "not_certified":
                 return f"{name}: {flag['message']}"
