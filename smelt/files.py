@@ -50,12 +50,17 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
+    """What `write_json` wrote: NaN and infinity are refused here too."""
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_refused)
     except FileNotFoundError:
         raise BadInput(f"{path} does not exist") from None
     except (ValueError, RecursionError) as error:  # of the text, of its encoding, of its depth
         raise BadInput(f"{path} is not JSON ({error}); restore it or delete it") from None
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is no number of JSON")
 
 
 def sha256_of_file(path: Path) -> str:

@@ -49,12 +49,14 @@ def at_least(option: str, value: float | None, low: float, *, low_open: bool = F
 
 def status_of(experiment: Any, cell: Any) -> Any:
     """The state of a cell, told stale where code or corpus are not today's."""
-    from smelt.data.store import open_corpus
+    from smelt.data.store import folder_of, open_corpus
     from smelt.launch import folder as folders
     from smelt.train.fingerprint import code_fingerprint
 
     try:
         corpus = open_corpus(cell.run.data.corpus).fingerprint
     except BadInput:
-        corpus = None
+        # Where there is none nothing can differ from it: results are read on other machines too.
+        built = (folder_of(cell.run.data.corpus) / "manifest.json").exists()
+        corpus = "that of files changed since they were built" if built else None
     return folders.status(experiment.folder / cell.run.run_id, code_fingerprint(), corpus)

@@ -206,9 +206,10 @@ def _stamp(path: Path) -> list[int] | None:
 def _checked(path: Path) -> dict[str, Any]:
     """What was hashed before. A torn or missing record only means hashing again."""
     try:
-        return json.loads((path / "checked.json").read_text())["files"]
+        found = json.loads((path / "checked.json").read_text())["files"]
     except (OSError, ValueError, KeyError, TypeError):
         return {}
+    return found if isinstance(found, dict) else {}
 
 
 def write_stamps(path: Path, manifest: dict[str, Any]) -> None:

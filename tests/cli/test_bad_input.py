@@ -150,6 +150,39 @@ def test_options_that_nothing_reads_are_refused(workplace, capsys, tmp_path):
     assert "is no name of a corpus" in refused(capsys, "corpus", "build", "builtin", "--name", f"a{os.sep}b")
 
 
+def test_runs_of_a_corpus_that_was_edited_are_stale_and_of_an_absent_one_are_not(
+    workplace, capsys, monkeypatch, tmp_path
+):
+    import json
+    import shutil
+
+    from smelt import ledger
+    from smelt.data.store import open_corpus
+    from smelt.train.fingerprint import code_fingerprint
+    from tests import synthetic
+
+    path = workplace(PULSE)
+    shutil.copytree(os.environ["SMELT_CORPORA"], tmp_path / "corpora")
+    monkeypatch.setenv("SMELT_CORPORA", str(tmp_path / "corpora"))
+    today = {"corpus_fingerprint": open_corpus("words").fingerprint, "code_fingerprint": code_fingerprint()}
+    row = synthetic.planted_rows(synthetic.planted_grid())[0] | today
+    for cell in json.loads(smelt(capsys, "plan", path, "--json")[1])["rows"]:
+        ledger.write(tmp_path / "runs" / "pulse" / cell["run_id"], row | {"run_id": cell["run_id"]})
+
+    def states():
+        return [run["state"] for run in json.loads(smelt(capsys, "status", path, "--json")[1])]
+
+    assert states() == ["finished", "finished"]
+    tokens = tmp_path / "corpora" / "words" / "train.bin"
+    content = bytearray(tokens.read_bytes())
+    content[100] ^= 1
+    tokens.write_bytes(content)
+    assert states() == ["stale", "stale"]
+    assert "train.bin has another content" in refused(capsys, "run", path)
+    shutil.rmtree(tmp_path / "corpora")
+    assert states() == ["finished", "finished"]
+
+
 def test_runs_that_failed_before_are_told_by_a_run_that_leaves_them_alone(workplace, capsys, tmp_path):
     import json
 

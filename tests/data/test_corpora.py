@@ -276,3 +276,18 @@ def test_building_and_batching_never_import_jax():
         "sys.exit(any(name in sys.modules for name in ('jax', 'grain', 'tokenizers', 'pyarrow', 'pandas')))"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env=_with_path())
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b'{"files": [1]}'])
+def test_a_damaged_record_of_what_was_hashed_only_means_hashing_again(recipe, root, content):
+    built = corpus.build(recipe, name="t", root=root)
+    (built.path / "checked.json").write_bytes(content)
+    assert corpus.open_corpus(built.path).fingerprint == built.fingerprint
+
+
+def test_a_manifest_with_a_number_that_is_none_is_refused_in_one_line(recipe, root):
+    built = corpus.build(recipe, name="t", root=root)
+    path = built.path / "manifest.json"
+    path.write_text(path.read_text().replace('"secs": ', '"secs": NaN, "more": ', 1))
+    with pytest.raises(BadInput, match=r"manifest\.json is not JSON \(NaN is no number of JSON\)"):
+        corpus.open_corpus(built.path)

@@ -85,7 +85,7 @@ def test_states_are_told_apart(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"val_loss_nats": float("nan")}, "val_loss_nats is nan"),
+        ({"val_loss_nats": float("nan")}, "NaN is no number of JSON"),
         ({"outcome": "great"}, "outcome is 'great'"),
         ({"run_id": "abc"}, "is the row of run abc"),
         ({"null_reasons": "[]"}, r"null_reasons is '\[\]'"),
