@@ -31,8 +31,9 @@ def write_bytes(path: Path, content: bytes) -> None:
             with contextlib.suppress(OSError):
                 beside.unlink(missing_ok=True)
     except OSError as error:
-        error.filename, error.filename2 = str(path), None  # what the reader asked for, not the name beside it
-        raise
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None  # the place asked for, not the one beside it
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

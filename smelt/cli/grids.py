@@ -271,7 +271,7 @@ def run(
     from smelt import experiment as experiments
     from smelt.data.store import open_corpus
     from smelt.launch import folder as folders
-    from smelt.plan import check_corpora
+    from smelt.plan import check_corpora, check_disk
 
     at_least("--workers", workers, 1)
     at_least("--limit", limit, 1)
@@ -295,6 +295,7 @@ def run(
     if dry_run:
         say(f"{len(missing)} runs would be trained, {reused} are there already")
         return EXIT_DONE
+    check_disk(missing, experiment.folder)
     code = EXIT_DONE
     for predicting in (False, True):
         stage = [cell for cell in missing if (cell.role == "prediction") == predicting]
@@ -320,7 +321,10 @@ def run(
         if state.state in ("failed", "diverged"):
             say(f"{state.state}: run {cell.run.run_id} ({state.reason}); see {folder_of(cell)}")
     if code == EXIT_FAILED and summary["left"]:
-        say(f"a worker ended before its runs did: see {experiment.folder}/worker-*.log, then run the same command")
+        say(
+            f"a worker ended before its runs did: see {experiment.folder}/worker-*.log (empty where the disk is full "
+            "or the system killed it), then run the same command again"
+        )
     if untried:
         say(f"{len(untried)} runs that failed before were not tried again: --retry-failed trains them")
         code = code or EXIT_FAILED

@@ -5,6 +5,7 @@ and two builds of one corpus leave one. Documents are spooled, split (see `split
 the other in an order that depends on their content alone: equal sources give equal files on any machine.
 """
 
+import errno
 import os
 import shutil
 import time
@@ -27,6 +28,7 @@ from smelt.errors import BadInput
 __all__ = ["Corpus", "build", "import_tokens", "info", "open_corpus", "verify"]
 
 _ENCODE_BYTES = 4_000_000  # of text handed to a tokenizer at once
+_FULL_BYTES = 1_000_000
 _ABANDONED_SECS = 24 * 3600
 Progress = Callable[[str], None]
 
@@ -202,6 +204,11 @@ def _build(
         files.write_json(beside / "manifest.json", manifest)
         store.write_stamps(beside, manifest)
         _put_in_place(beside, folder, request, force=force)
+    except OSError as error:
+        # numpy tells a full disk without an errno
+        if error.errno == errno.ENOSPC or shutil.disk_usage(root).free < _FULL_BYTES:
+            raise BadInput(f"no space is left for {folder}: make room, or set SMELT_CORPORA to another disk") from error
+        raise
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     say(f"built {folder} in {time.monotonic() - started:.0f} s")

@@ -196,3 +196,26 @@ def test_runs_that_failed_before_are_told_by_a_run_that_leaves_them_alone(workpl
     assert (code, out) == (EXIT_FAILED, "0 computed, 0 reused, 0 diverged, 2 failed, 0 left\n")
     assert err.count("MemoryError: none left") == 2
     assert "--retry-failed" in err
+
+
+def test_runs_that_the_disk_cannot_hold_are_refused_before_they_train(workplace, capsys, monkeypatch, tmp_path):
+    import shutil
+    from types import SimpleNamespace
+
+    path = workplace(PULSE)
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=300_000))
+    assert re.search(r"has 0\.3 MB free, 2 runs need 0\.\d+ MB: make room", refused(capsys, "run", path))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_worker_that_ends_early_is_told_with_its_log(workplace, capsys, monkeypatch, tmp_path):
+    import sys
+
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    # A file that loads here and not in a worker, whose environment has this variable.
+    path = workplace(PULSE + "\nimport os\n\nassert 'TF_CPP_MIN_LOG_LEVEL' not in os.environ, 'in a worker'\n")
+    code, out, err = smelt(capsys, "run", path, "--workers", 1)
+    assert (code, out) == (EXIT_FAILED, "0 computed, 0 reused, 0 diverged, 0 failed, 2 left\n")
+    assert "a worker ended before its runs did: see" in err
+    assert "raised AssertionError: in a worker" in (tmp_path / "runs" / "pulse" / "worker-0.log").read_text()

@@ -291,3 +291,22 @@ def test_a_manifest_with_a_number_that_is_none_is_refused_in_one_line(recipe, ro
     path.write_text(path.read_text().replace('"secs": ', '"secs": NaN, "more": ', 1))
     with pytest.raises(BadInput, match=r"manifest\.json is not JSON \(NaN is no number of JSON\)"):
         corpus.open_corpus(built.path)
+
+
+def test_a_build_on_a_full_disk_says_so_and_leaves_nothing(recipe, root, monkeypatch):
+    import resource
+    import shutil
+    from types import SimpleNamespace
+
+    # A limit on the size of a file makes the system refuse to write on, as a full disk does.
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=0))
+    root.mkdir()
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, before[1]))
+        with pytest.raises(BadInput, match=r"no space is left for .*: make room"):
+            corpus.build(recipe, name="t", root=root)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert list(root.iterdir()) == []
