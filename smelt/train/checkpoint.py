@@ -25,10 +25,12 @@ def _checkpointer() -> Any:
 
 
 def save_params(folder: Path, step: int, params: Any) -> Path:
-    """Write the weights after `step` completed steps. A leftover of an earlier attempt is replaced."""
+    """Write the weights after `step` completed steps. Leftovers of an earlier attempt are replaced, and half-written
+    ones (of a kill, of a full disk), which orbax neither reads nor removes, are swept."""
     target = (folder / "checkpoints" / str(step)).resolve()
-    if target.exists():
-        shutil.rmtree(target)
+    for left in (target, *target.parent.glob("*.orbax-checkpoint-tmp*")):
+        if left.exists():
+            shutil.rmtree(left)
     target.parent.mkdir(parents=True, exist_ok=True)
     with _checkpointer() as checkpointer:
         checkpointer.save(target, {"params": jax.tree.map(np.asarray, params)})

@@ -219,3 +219,9 @@ def test_a_worker_that_ends_early_is_told_with_its_log(workplace, capsys, monkey
     assert (code, out) == (EXIT_FAILED, "0 computed, 0 reused, 0 diverged, 0 failed, 2 left\n")
     assert "a worker ended before its runs did: see" in err
     assert "raised AssertionError: in a worker" in (tmp_path / "runs" / "pulse" / "worker-0.log").read_text()
+
+
+def test_a_plan_says_why_it_does_not_know_how_often_data_repeats(workplace, capsys):
+    code, _, err = smelt(capsys, "plan", workplace(PULSE.replace('corpus="words"', 'corpus="absent"')))
+    assert code == EXIT_DONE
+    assert re.match(r"epochs are not known: there is no corpus at .*absent; build one", err)
