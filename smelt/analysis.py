@@ -146,7 +146,7 @@ def _at_largest(
 
 
 def _unproven(losses: Mapping[str, Any], names: Iterable[str]) -> str | None:
-    """Why a surface may not carry the verdict: too few runs for its coefficients, or a minimum that is not certified."""
+    """Why a surface may not carry the verdict: too few runs, or a minimum that is not certified."""
     for name in names:
         num_rows = losses["groups"][name]["num_rows"]
         if num_rows < MIN_RUNS_FOR_VERDICT:

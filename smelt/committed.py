@@ -29,8 +29,13 @@ ROUNDING = ("scaled_gradient", "newton_decrement")
 
 
 def fits_folder() -> Path:
-    """`fits/` beside the package, or SMELT_FITS."""
-    return Path(os.environ.get("SMELT_FITS", ROOT / "fits"))
+    """Where results are committed to: `fits/` of the working folder, or SMELT_FITS."""
+    return Path(os.environ.get("SMELT_FITS", "fits"))
+
+
+def folder_of(name: str) -> Path:
+    """Where a committed result lies: in `fits_folder`, else beside the package."""
+    return next((place for place in (fits_folder(), ROOT / "fits") if (place / f"{name}.csv").exists()), fits_folder())
 
 
 def commit(
@@ -63,7 +68,7 @@ def names(folder: Path | None = None) -> list[str]:
 
 def read(name: str, folder: Path | None = None) -> tuple[list[Row], dict[str, Any], dict[str, Any] | None]:
     """(rows, analysis, prediction or None). Raises BadInput for an unknown name."""
-    folder = folder or fits_folder()
+    folder = folder or folder_of(name)
     if not (folder / f"{name}.csv").exists():
         raise BadInput(f"no committed result {name!r} in {folder}: known are {', '.join(names(folder)) or 'none'}")
     path = folder / f"{name}.prediction.json"

@@ -12,8 +12,10 @@ from pathlib import Path
 from types import ModuleType
 
 from smelt.errors import BadInput
+from smelt.files import read_json, write_json
 from smelt.grid import Grid
 
+MEMORY = "experiment.json"
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -29,10 +31,27 @@ class Experiment:
         """Where its runs are written."""
         return runs_root() / self.name
 
+    def remember(self) -> None:
+        """Note in the folder which file its runs are of, so that the name alone finds it again. Raises BadInput where
+        the folder holds runs of another file of this name."""
+        other = remembered(self.name)
+        if other is not None and other != self.path:
+            raise BadInput(f"{self.folder} holds the runs of {other}: rename {self.path} or give another SMELT_RUNS")
+        write_json(self.folder / MEMORY, {"path": os.path.relpath(self.path, self.folder)})
+
 
 def runs_root() -> Path:
     """`runs/` of the working folder, or SMELT_RUNS."""
     return Path(os.environ.get("SMELT_RUNS", "runs"))
+
+
+def remembered(name: str) -> Path | None:
+    """The file whose runs lie under this name, where it is still there."""
+    memory = runs_root() / name / MEMORY
+    if not memory.exists():
+        return None
+    path = (memory.parent / read_json(memory)["path"]).resolve()
+    return path if path.is_file() else None
 
 
 def names() -> list[str]:
@@ -92,4 +111,6 @@ def _find(name_or_path: str) -> Path:
     for folder in _folders():
         if (path := folder / f"{name_or_path}.py").is_file():
             return path
+    if path := remembered(name_or_path):
+        return path
     raise BadInput(f"unknown experiment {name_or_path!r}: known are {', '.join(names()) or 'none'}; or give a path")

@@ -296,6 +296,30 @@ def _known(name: str) -> Column:
     return column
 
 
+def read_table(path: Path) -> list[Row]:
+    """Rows that `export` wrote, by the suffix."""
+    if path.suffix != ".parquet":
+        return read_csv(path)
+    if not path.exists():
+        raise BadInput(f"{path} does not exist")
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        records = pyarrow.parquet.read_table(path).to_pylist()
+    except pyarrow.ArrowInvalid as error:
+        raise BadInput(f"{path} is no parquet file ({str(error).splitlines()[0]})") from None
+    return [check(record, f"{path}:{number}") for number, record in enumerate(records, start=1)]
+
+
+def header(path: Path) -> list[str]:
+    """Column names of a CSV. Raises BadInput where there is no such file."""
+    if not path.exists():
+        raise BadInput(f"{path} does not exist")
+    with open(path, newline="") as file:
+        return next(csv.reader(file), [])
+
+
 def read_csv(path: Path) -> list[Row]:
     """Rows that `export` wrote as .csv."""
     records = _records(path)

@@ -50,7 +50,7 @@ def plan(
         _row(grid, cell, num_train_tokens[cell.run.data.corpus], calibration, state_of(cell)) for cell in grid.cells
     )
     missing = [row for row in rows if row["state"] not in ("finished", "diverged", "stale")]
-    reason = None if calibration else "no calibration of this machine is kept: run smelt plan NAME --calibrate"
+    reason = None if calibration else "no calibration of this machine is kept: smelt plan --calibrate times one"
     secs = [row["secs"] for row in missing]
     known_bytes = [row["memory_bytes"] for row in rows if row["memory_bytes"] is not None]
     totals = {
@@ -193,7 +193,7 @@ def _warnings(grid: Grid, rows: Sequence[dict[str, Any]]) -> list[dict[str, str]
         if len(sizes) < MIN_SIZES:
             warn(
                 "few_sizes",
-                f"{flops:.3g} FLOPs has {len(sizes)} sizes: a parabola wants {MIN_SIZES} around its minimum",
+                f"{flops:.3g} FLOPs: a parabola wants {MIN_SIZES} sizes around its minimum, here are {len(sizes)}",
             )
         if grid.expected_optimum is not None and len(sizes) > 1:
             optimum = grid.expected_optimum(flops)

@@ -31,16 +31,27 @@ def count(value: float | None) -> str:
 
 def duration(secs: float | None) -> str:
     """
-    >>> duration(5), duration(75), duration(4000), duration(None)
-    ('5s', '1m15s', '1h06m', '-')
+    >>> duration(5), duration(59.7), duration(75), duration(4000), duration(3e5), duration(None)
+    ('5s', '1m00s', '1m15s', '1h06m', '83h', '-')
     """
     if secs is None:
         return "-"
-    if secs < 60:
-        return f"{secs:.0f}s"
-    if secs < 3600:
-        return f"{secs // 60:.0f}m{secs % 60:02.0f}s"
-    return f"{secs // 3600:.0f}h{secs % 3600 // 60:02.0f}m"
+    whole = round(secs)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 48 * 3600:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 3600:,}h"
+
+
+def plural(number: int, noun: str) -> str:
+    """
+    >>> plural(1, "worker"), plural(2, "worker")
+    ('1 worker', '2 workers')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def num_bytes(value: float | None) -> str:

@@ -17,7 +17,7 @@ NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.py"))
 def fits(tmp_path_factory):
     """The committed fits, or a synthetic quickstart where it is not committed."""
     if "quickstart" in committed.names():
-        return committed.fits_folder()
+        return committed.folder_of("quickstart").resolve()
     folder = tmp_path_factory.mktemp("fits")
     design = synthetic.planted_grid()
     rows = synthetic.planted_rows(design, saving=0.06)

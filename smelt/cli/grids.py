@@ -126,6 +126,7 @@ def plan(
     rate_per_hour: Annotated[float | None, arg(help="price of an hour of this machine, to print a cost")] = None,
     csv: Annotated[Path | None, arg(help="also write the table as CSV")] = None,
     md: Annotated[bool, arg(help="print the table as markdown")] = False,
+    wide: Annotated[bool, arg(help="all columns: shapes, batch, rate, the three errors, epochs, memory")] = False,
     json: Json = False,
 ) -> int:
     """Show the grid as a table with counts, matched errors and prices; nothing is trained.
@@ -145,7 +146,7 @@ def plan(
     if assume_flops_per_sec is not None:
         kept = calibrations.assumed(assume_flops_per_sec)
     else:
-        kept = calibrations.calibrate(experiment) if calibrate else calibrations.kept()
+        kept = calibrations.calibrate(experiment, say) if calibrate else calibrations.kept()
     priced = _plan(experiment, kept, workers or len(available_cores()))
     totals = dict(priced.totals)
     if rate_per_hour is not None:
@@ -155,7 +156,7 @@ def plan(
     if json:
         print_json({"experiment": experiment.name, "rows": priced.rows, "totals": totals, "warnings": priced.warnings})
     else:
-        _print_plan(priced, totals, md)
+        _print_plan(priced, totals, markdown=md, wide=wide)
     if max_hours is not None:
         if totals["wall_secs"] is None:
             raise BadInput(f"--max-hours cannot be checked: {totals['null_reason']}")
@@ -186,53 +187,59 @@ def _plan(experiment: Any, calibration: Any, num_workers: int) -> Any:
     )
 
 
-def _print_plan(priced: Any, totals: dict[str, Any], markdown: bool) -> None:
+LEGEND = """N, active: non-embedding parameters, all and of one physical traversal. layers: prelude+looped x passes+coda.
+heads: query/KV heads x width. off: achieved FLOPs over the budget. match: the worst error of what is held equal."""
+
+
+def _print_plan(priced: Any, totals: dict[str, Any], *, markdown: bool, wide: bool) -> None:
     count, percent = terminal.count, terminal.percent
-    header = ["run", "role", "variant", "budget", "size", "seed", "width", "layers", "heads", "experts", "N", "active"]
-    header += ["tokens", "tokens/N", "batch", "steps", "rate", "FLOPs", "off", "F err", "N err", "KV err", "epochs"]
-    header += ["time", "memory", "state"]
-    rows = [
-        [
-            row["run_id"][:8],
-            row["role"],
-            row["variant"],
-            count(row["budget_flops"]),
-            str(row["size"]),
-            str(row["seed"]),
-            str(row["d_model"]),
-            row["layers"],
-            row["heads"],
-            row["experts"],
-            count(row["num_params"]),
-            count(row["num_params_active"]),
-            count(row["num_tokens"]),
-            f"{row['tokens_per_param']:.3g}",
-            str(row["batch_tokens"]),
-            str(row["num_steps"]),
-            f"{row['peak_lr']:.3g}",
-            count(row["train_flops"]),
-            percent(row["budget_error"]),
-            percent(row["match_error_flops"]),
-            percent(row["match_error_params"]),
-            percent(row["match_error_kv"]),
-            "-" if row["epochs"] is None else f"{row['epochs']:.2f}",
-            terminal.duration(row["secs"]),
-            terminal.num_bytes(row["memory_bytes"]),
-            row["state"],
-        ]
-        for row in priced.rows
-    ]
-    print(terminal.table(header, rows, markdown))
+    columns: dict[str, Any] = {
+        "run": lambda row: row["run_id"][:8],
+        "role": lambda row: row["role"],
+        "variant": lambda row: row["variant"],
+        "budget": lambda row: count(row["budget_flops"]),
+        "size": lambda row: str(row["size"]),
+        "seed": lambda row: str(row["seed"]),
+        "width": lambda row: str(row["d_model"]),
+        "N": lambda row: count(row["num_params"]),
+        "tokens": lambda row: count(row["num_tokens"]),
+        "steps": lambda row: str(row["num_steps"]),
+        "off": lambda row: percent(row["budget_error"]),
+        "match": lambda row: f"{row['match_error_held']:.2%}",
+        "time": lambda row: terminal.duration(row["secs"]),
+        "state": lambda row: row["state"],
+    }
+    if wide:
+        columns |= {
+            "layers": lambda row: row["layers"],
+            "heads": lambda row: row["heads"],
+            "experts": lambda row: row["experts"],
+            "active": lambda row: count(row["num_params_active"]),
+            "tokens/N": lambda row: f"{row['tokens_per_param']:.3g}",
+            "batch": lambda row: str(row["batch_tokens"]),
+            "rate": lambda row: f"{row['peak_lr']:.3g}",
+            "FLOPs": lambda row: count(row["train_flops"]),
+            "F err": lambda row: percent(row["match_error_flops"]),
+            "N err": lambda row: percent(row["match_error_params"]),
+            "KV err": lambda row: percent(row["match_error_kv"]),
+            "epochs": lambda row: "-" if row["epochs"] is None else f"{row['epochs']:.2f}",
+            "memory": lambda row: terminal.num_bytes(row["memory_bytes"]),
+        }
+    table = [[render(row) for render in columns.values()] for row in priced.rows]
+    print(terminal.table(list(columns), table, markdown))
+    print(f"\n{LEGEND}" + ("" if wide else " More columns: --wide."))
     print(
         f"\n{totals['num_cells']} runs, {totals['num_to_train']} to train, {totals['train_flops']:.3g} FLOPs, "
         f"{terminal.num_bytes(totals['disk_bytes'])} on disk"
     )
+    workers = terminal.plural(totals["num_workers"], "worker")
     if totals["wall_secs"] is None:
         print(f"time and memory: unknown, {totals['null_reason']}")
     else:
+        memory = totals["peak_memory_bytes"]
         print(
-            f"predicted {terminal.duration(totals['wall_secs'])} with {totals['num_workers']} workers on "
-            f"{totals['device']}, {terminal.num_bytes(totals['peak_memory_bytes'])} of memory"
+            f"predicted {terminal.duration(totals['wall_secs'])} with {workers} on {totals['device']}, memory "
+            + ("unknown: it was not timed here" if memory is None else terminal.num_bytes(memory))
         )
     if totals.get("cost") is not None:
         print(f"cost {totals['cost']:.2f}")
@@ -294,7 +301,8 @@ def run(
     missing = folders.pending(chosen, folder_of, retry_failed=retry_failed)[:limit]
     reused = sum(folders.status(folder_of(cell)).done for cell in chosen)
     if dry_run:
-        say(f"{len(missing)} runs would be trained, {reused} are there already")
+        would = {"would_train": [cell.run.run_id for cell in missing], "reused": reused}
+        print_json(would) if json else print(f"{len(missing)} runs would be trained, {reused} are there already")
         return EXIT_DONE
     check_disk(missing, experiment.folder)
     code = EXIT_DONE
@@ -304,6 +312,7 @@ def run(
             continue
         if predicting:
             _predict_before_training(experiment)
+        experiment.remember()
         code = _train(experiment, stage, workers, quiet=json)
         if code != EXIT_DONE:
             break

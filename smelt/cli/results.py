@@ -18,7 +18,7 @@ def _rows(name: str) -> tuple[Any, list[dict[str, Any]]]:
 
     experiment = experiments.load(name)
     rows = ledger.read_folder(experiment.folder)
-    kept = committed.fits_folder() / f"{experiment.name}.csv"
+    kept = committed.folder_of(experiment.name) / f"{experiment.name}.csv"
     if not rows and kept.exists():
         say(f"no run of {experiment.name} here: reading the committed rows {kept}")
         rows = ledger.read_csv(kept)
@@ -36,7 +36,7 @@ def fit(
     variants: Annotated[tuple[str, ...], arg(help="only these variants, the first being the reference")] = (),
     draws: Annotated[int, arg(help="bootstrap draws")] = 1000,
     out: Annotated[Path | None, arg(help="also write the fit as JSON")] = None,
-    commit: Annotated[bool, arg(help="keep rows and fit as fits/NAME.csv and .json")] = False,
+    commit: Annotated[bool, arg(help="keep rows and fit as fits/NAME.csv and .json of this folder")] = False,
     json: Json = False,
 ) -> int:
     """Fit minima, surfaces and frontiers, and the compute savings of each variant, with 95 % intervals.
@@ -81,12 +81,19 @@ def fit(
     return EXIT_DONE
 
 
+LAWS_COLUMNS = ("num_params", "num_tokens", "flops_per_token", "density", "compute_flops")
+
+
 def _fit_csv(path: Path, columns: dict[str, str], law: str, draws: int) -> dict[str, Any]:
     from smelt import fit as fitting
     from smelt import ledger
 
+    if not columns:
+        columns = {name: name for name in (*LAWS_COLUMNS, "loss_nats") if name in ledger.header(path)}
     if "loss_nats" not in columns:
-        raise BadInput("--columns names no loss: add loss_nats=<its column>")
+        raise BadInput(
+            f"--columns names no loss: add loss_nats=<its column>; {path} has {', '.join(ledger.header(path))}"
+        )
     table = ledger.import_foreign(path, columns)
     loss = table.pop("loss_nats")
     fitted = fitting.fit_surface(table, loss, law)
@@ -104,7 +111,8 @@ def _estimate_lines(result: dict[str, Any]) -> list[str]:
         ]
         for name, value in result["estimates"].items()
     ]
-    lines = [terminal.table(["quantity", "estimate", "s.e.", "95 % low", "high"], rows)]
+    lines = [f"{result['law']['equation']}, fitted to {result['num_rows']} rows"]
+    lines += [terminal.table(["quantity", "estimate", "s.e.", "95 % low", "high"], rows)]
     return [*lines, *(f"warning ({flag['code']}): {flag['message']}" for flag in result["warnings"])]
 
 
@@ -238,7 +246,7 @@ def report(
     at_least("--draws", draws, 2)
     experiment, rows = _rows(name)
     analysed = analysis.analyse(rows, experiment.grid.reference, draws=draws)
-    kept = committed.fits_folder() / f"{experiment.name}.csv"
+    kept = committed.folder_of(experiment.name) / f"{experiment.name}.csv"
     prediction = committed.read(experiment.name)[2] if kept.exists() else None
     target = out or experiment.folder / "report.html"
     print(
@@ -259,20 +267,22 @@ def export(
     name: Name,
     *,
     out: Annotated[Path, arg(help="a .csv or .parquet file")],
-    merge_with: Annotated[tuple[Path, ...], arg(help="ledgers of other machines (.csv) to merge in")] = (),
+    merge_with: Annotated[tuple[Path, ...], arg(help="ledgers of other machines (.csv, .parquet) to merge in")] = (),
 ) -> int:
     """Write the rows of an experiment as one table. e.g. smelt export quickstart --out rows.parquet"""
     from smelt import ledger
 
     _, rows = _rows(name)
-    merged = ledger.merge([rows, *(ledger.read_csv(path) for path in merge_with)])
+    merged = ledger.merge([rows, *(ledger.read_table(path) for path in merge_with)])
     ledger.export(merged, out)
     print(f"{len(merged)} rows in {out}")
     return EXIT_DONE
 
 
 def merge(
-    tables: Annotated[Positional[tuple[Path, ...]], arg(metavar="FILE", help="ledgers written by smelt export (.csv)")],
+    tables: Annotated[
+        Positional[tuple[Path, ...]], arg(metavar="FILE", help="ledgers written by smelt export (.csv, .parquet)")
+    ],
     *,
     out: Annotated[Path, arg(help="a .csv or .parquet file")],
 ) -> int:
@@ -282,7 +292,7 @@ def merge(
     """
     from smelt import ledger
 
-    merged = ledger.merge(ledger.read_csv(path) for path in tables)
+    merged = ledger.merge(ledger.read_table(path) for path in tables)
     ledger.export(merged, out)
     print(f"{len(merged)} rows in {out}")
     return EXIT_DONE
@@ -324,7 +334,10 @@ def repro(
     if not isinstance(made, dict) or "corpus_fingerprint" not in made:
         raise BadInput(f"{folder / 'fingerprint.json'} names no corpus_fingerprint: it is damaged, restore it")
     today = provenance(made["corpus_fingerprint"])
-    differs = {key: {"then": made[key], "now": today[key]} for key in made if made[key] != today.get(key)}
+    # Threads are set by the launcher for each worker, so this process's own say nothing.
+    differs = {
+        key: {"then": made[key], "now": today[key]} for key in made if key != "threads" and made[key] != today.get(key)
+    }
     command = f"smelt run {folder.parent.name} --only {folder.name}"
     if json:
         print_json({"command": command, "environment": made, "differs": differs})

@@ -7,13 +7,12 @@ ends. Calibrations are kept in .cache/calibration.json by device, with the code 
 `python -m smelt.launch.calibration EXPERIMENT` makes them in a pinned worker's environment.
 """
 
-import json
 import math
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from smelt.errors import BadInput
@@ -26,6 +25,7 @@ FILE = "calibration.json"
 SHAPES_TIMED = 5
 TIMED_SECS = 2.0
 TIMED_STEPS = 40
+TELLS = "calibration: "  # begins the lines that are passed on to the user
 MAX_TIMED_STEP_FLOPS = 1e12  # a few tens of seconds on a CPU core
 
 
@@ -85,13 +85,19 @@ def assumed(flops_per_sec: float) -> Calibration:
     return Calibration(f"a machine assumed to sustain {flops_per_sec:.3g} FLOP/s", (point,))
 
 
-def calibrate(experiment: Experiment) -> Calibration:
-    """Time a few shapes of the grid in a process of its own, set up like a worker, and keep the result."""
+def calibrate(experiment: Experiment, say: Callable[[str], None] = lambda line: None) -> Calibration:
+    """Time a few shapes of the grid in a process of its own, set up like a worker, and keep the result. `say` is
+    given a line a shape."""
     _shapes(experiment)
     command = [sys.executable, "-m", "smelt.launch.calibration", str(experiment.path)]
-    done = subprocess.run(command, env=worker_environment(1), capture_output=True, text=True)
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    said: list[str] = []
+    with subprocess.Popen(command, env=worker_environment(1), stderr=subprocess.PIPE, text=True) as timing:
+        for line in timing.stderr or ():
+            said.append(line.strip())
+            if line.startswith(TELLS):
+                say(line.removeprefix(TELLS).strip())
+    if timing.returncode != 0:
+        last = (said or ["no message"])[-1]
         raise BadInput(f"the calibration of {experiment.name} failed: {last}")
     found = kept()
     if found is None:
@@ -135,7 +141,13 @@ def _main(path: str) -> None:
     entry = store.setdefault(device, {"device": device, "points": {}})
     if entry.get("code_fingerprint") != code_fingerprint():
         entry |= {"code_fingerprint": code_fingerprint(), "points": {}}
-    for cell in _shapes(experiment):
+    shapes = _shapes(experiment)
+    for number, cell in enumerate(shapes, start=1):
+        print(
+            f"{TELLS}timing shape {number} of {len(shapes)}: {cell.variant} width {cell.run.arch.d_model}",
+            file=sys.stderr,
+            flush=True,
+        )
         key = digest([to_dict(cell.run.arch), to_dict(cell.run.data)])
         if key not in entry["points"]:
             entry["points"][key] = _time_shape(experiment, cell)
@@ -178,4 +190,3 @@ def _time_shape(experiment: Experiment, cell: Cell) -> dict[str, Any]:
 
 if __name__ == "__main__":
     _main(sys.argv[1])
-    print(json.dumps({"kept": str(Path(CACHE) / FILE)}))

@@ -63,6 +63,16 @@ def test_the_pulse_runs_end_to_end_and_a_second_run_trains_nothing(workplace, ca
     assert "arch.loop.num_passes" in json.loads(out)
     code, out, _ = smelt(capsys, "repro", pair["run_a"][:6])
     assert out.startswith("smelt run pulse --only " + pair["run_a"])
+    code, out, _ = smelt(capsys, *out.splitlines()[0].split()[1:])
+    assert (code, out[:20]) == (EXIT_DONE, "0 computed, 1 reused")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "pulse.py").write_text(PULSE.replace("0.02", "0.03"))
+    code, out, err = smelt(capsys, "run", elsewhere / "pulse.py")
+    assert (code, out) == (EXIT_BAD_INPUT, "")
+    assert "holds the runs of" in err
+    code, out, _ = smelt(capsys, "run", path, "--dry-run", "--json")
+    assert json.loads(out) == {"would_train": [], "reused": 2}
 
     code, out, _ = smelt(capsys, "export", path, "--out", tmp_path / "rows.csv")
     assert out.startswith("2 rows")
