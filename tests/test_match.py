@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.match import BYTE_LEVEL, LADDER, byte_level_moe
-from smelt import budget, papers, variants
+from smelt import budget, experiment, papers, variants
 from smelt.errors import BadInput
-from smelt.match import BUDGETS, HELD, co_design, lattice, match, relative_errors
+from smelt.match import BUDGETS, DEFAULT_FREE, HELD, Mend, co_design, lattice, match, relative_errors
 from smelt.match.search import AIM, RECIPE_STEP
 from smelt.spec import FFN
 from tests.strategies import arch_specs
@@ -131,6 +131,57 @@ def test_a_model_is_its_own_exact_match():
     assert found.worst == 0.0
 
 
+def test_a_model_off_the_multiples_is_its_own_match_too():
+    odd = replace(BASE, d_model=63, ffn=replace(BASE.ffn, width=61))
+    found = match(odd, variants.baseline(odd), **SMALL)
+    assert (found.arch, found.worst, found.runners_up, found.reason) == (odd, 0.0, (), "")
+    assert co_design(odd, (variants.baseline,), **SMALL).baseline == odd
+
+
+ALONE = [
+    variants.baseline,
+    variants.loop_middle,
+    variants.loop_all,
+    variants.dense,
+    variants.dense_loop_all,
+    variants.flatten,
+    variants.untie_attention,
+]
+
+
+@pytest.fixture(scope="module")
+def quickstart_baselines():
+    return {cell.size: cell.baseline for cell in experiment.load("quickstart").grid.cells}
+
+
+@pytest.mark.parametrize("held", HELD)
+@pytest.mark.parametrize("variant", ALONE, ids=lambda variant: variant.__name__)
+@pytest.mark.parametrize("size", [1, 3])
+def test_every_variant_of_the_quickstart_gets_an_answer_in_every_mode_and_each_mend_fits(
+    size, variant, held, quickstart_baselines
+):
+    baseline = quickstart_baselines[size]
+    found = match(baseline, variant(baseline), context=128, held=held)
+    assert found.fits == (found.reason == "") == (found.mends == ())
+    for mend in found.mends:
+        mended = match(
+            baseline,
+            variant(baseline),
+            context=128,
+            held=mend.held or held,
+            free=(*DEFAULT_FREE[mend.held or held], *mend.free),
+            multiples=mend.multiples,
+        )
+        assert mended.fits, mend
+
+
+def test_multiples_that_leave_nothing_to_try_are_refused():
+    looped = variants.loop_middle(BASE)
+    for free, multiples in ((None, {"num_heads": 5, "num_kv_heads": 7}), (("num_layers",), {"num_layers": 7})):
+        with pytest.raises(BadInput, match="leave no architecture to try: give smaller ones"):
+            match(BASE, looped, context=128, free=free, multiples=multiples)
+
+
 def test_what_is_not_free_does_not_move():
     looped = variants.loop_middle(BASE)
     found = match(BASE, looped, **SMALL, free=("width", "num_experts"))
@@ -157,6 +208,7 @@ def test_an_unreachable_kv_cache_is_named_and_what_to_free_really_helps():
     assert found.reason.startswith("kv_cache cannot be met within 4.0% of the baseline (nearest: flops_per_token ")
     assert "kv_cache +50.0%" in found.reason
     assert found.reason.endswith("free head_dim")
+    assert found.mends == (Mend(free=("head_dim",)),)
     assert match(BASE, looped, **SMALL, free=("d_model", "width", "num_experts", "head_dim")).fits
     with pytest.raises(BadInput, match="kv_cache cannot be met"):
         found.require()
@@ -175,13 +227,15 @@ def test_too_coarse_multiples_are_named():
     assert not found.fits
     assert "num_params cannot be met" in found.reason
     assert found.reason.endswith("let num_experts move in multiples of 1")
+    assert found.mends == (Mend(multiples={"num_experts": 1}),)
 
 
 def test_a_dense_model_cannot_hold_the_parameters_of_a_sparse_one_and_says_so():
     found = match(BASE, variants.dense(BASE), **SMALL)
     assert not found.fits
     assert found.reason.startswith("flops_per_token and num_params cannot be met together within 4.0%")
-    assert found.reason.endswith("move the baseline too (co_design) or hold less")
+    assert found.reason.endswith("no dimension mends it: move the baseline too (co_design) or hold flops_and_kv")
+    assert match(BASE, variants.dense(BASE), **SMALL, held="flops_and_kv").fits
 
 
 def test_dense_siblings_are_matched_on_flops_and_kv_and_report_their_parameters():

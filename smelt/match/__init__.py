@@ -18,14 +18,15 @@ What is held equal is named, for papers differ in it (`HELD`):
    experts over visits a layer), in steps of 5 %, below which a smaller error is worth more;
 5. the smaller worst held error, then the smaller distance.
 
-Top-k is never moved. Errors are relative and signed: +0.01 is 1 % more than the baseline has.
+A variant that is the baseline itself is its own match, whatever the multiples. Top-k is never moved. Errors are
+relative and signed: +0.01 is 1 % more than the baseline has.
 """
 
 import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from smelt import budget
@@ -55,11 +56,31 @@ MAX_BASELINES = 400  # tried by co_design before it settles for the closest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mend:
+    """One change with which the match fits, tried; exactly one field is given.
+
+    free: dimensions to free besides those that are. multiples: finer ones, besides the others. held: a mode that holds
+    fewer budgets.
+    """
+
+    free: tuple[str, ...] = ()
+    multiples: Mapping[str, int] = field(default_factory=dict)
+    held: str | None = None
+
+    def __str__(self) -> str:
+        if self.held is not None:
+            return f"hold {self.held}"
+        finer = [f"let {name} move in multiples of {multiple}" for name, multiple in self.multiples.items()]
+        return " and ".join(finer) or f"free {' and '.join(self.free)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
     """A matched pair. `errors` has every budget, held or not, relative to the baseline's and signed.
 
-    `held` names what was equalised (`HELD`) and `bound` what was asked of it. `reason` is empty where the bound is met,
-    else one line: which budget binds, by how much, what to free. `runners_up` are the next in the order.
+    `held` names what was equalised (`HELD`) and `bound` what was asked of it. `misfit` is empty where the bound is met,
+    else it says which budget binds and by how much; `mends` are what to do, each of which alone is enough; `reason` is
+    both in one line. `runners_up` are the next in the order.
     """
 
     arch: ArchSpec
@@ -70,7 +91,18 @@ class Match:
     context: int
     convention: str
     runners_up: tuple["Match", ...]
-    reason: str
+    misfit: str
+    mends: tuple[Mend, ...]
+
+    @property
+    def reason(self) -> str:
+        """Why the match does not fit, and the mends, in one line; empty where it does."""
+        if not self.misfit:
+            return ""
+        mends = " or ".join(str(mend) for mend in self.mends)
+        if all(mend.held is not None for mend in self.mends):
+            mends = f"no dimension mends it: move the baseline too (co_design) or {mends}"
+        return f"{self.misfit}; {mends}"
 
     @property
     def held_errors(self) -> dict[str, float]:
@@ -122,7 +154,7 @@ def match(
     of this; what is not named takes the first number in `DIMENSIONS`. context: tokens, for the FLOPs of attention.
     convention: of `budget.CONVENTIONS`.
 
-    Raises BadInput for an unknown name or a number out of range.
+    Raises BadInput for an unknown name, a number out of range, or multiples that leave nothing to try.
 
     >>> from smelt import variants
     >>> from smelt.spec import Attention, FFN, Loop, Router
@@ -145,6 +177,10 @@ def match(
         bound=bound,
         convention=convention,
     )
+    ranked = [baseline] if variant == baseline else search.ranked()
+    if not ranked:
+        given = ", ".join(f"{name}={search.multiples[name]}" for name in ("num_layers", "num_heads", "num_kv_heads"))
+        raise BadInput(f"multiples {given} leave no architecture to try: give smaller ones")
     best, *others = (
         Match(
             arch=arch,
@@ -155,11 +191,13 @@ def match(
             context=context,
             convention=convention,
             runners_up=(),
-            reason="",
+            misfit="",
+            mends=(),
         )
-        for arch in search.ranked()
+        for arch in ranked
     )
-    return replace(best, runners_up=tuple(others), reason="" if best.fits else _reason(best, search))
+    best = replace(best, runners_up=tuple(others))
+    return best if best.fits else replace(best, misfit=_misfit(best, search), mends=_mends(search))
 
 
 def _search(
@@ -203,32 +241,33 @@ def _multiples(given: Mapping[str, int] | None) -> dict[str, int]:
     return multiples
 
 
-def _reason(best: Match, search: Search) -> str:
-    """Which budget binds, by how much, and what mends it. Each statement was tried: a budget binds where the others fit
-    once it is let go, and what to free is what fits when it is freed."""
+def _misfit(best: Match, search: Search) -> str:
+    """Which budget binds and by how much. It was tried: a budget binds where the others fit once it is let go."""
     errors = ", ".join(f"{name} {error:+.1%}" for name, error in best.held_errors.items())
-    released = [name for name in search.held if search.letting_go(name).fits()] if len(search.held) > 1 else []
+    released = [name for name in search.held if len(search.held) > 1 and _without(search, name).fits()]
     beyond = [name for name, error in best.held_errors.items() if abs(error) > best.bound]
     binding = " and ".join(released or beyond)
     together = "together " if len(released) > 1 else ""
-    return (
-        f"{binding} cannot be met {together}within {best.bound:.1%} of the baseline "
-        f"(nearest: {errors}); {_mend(search)}"
-    )
+    return f"{binding} cannot be met {together}within {best.bound:.1%} of the baseline (nearest: {errors})"
 
 
-def _mend(search: Search) -> str:
-    """What fits when it is tried: one more free dimension or finer multiples of one, else several together."""
+def _without(search: Search, let_go: str) -> Search:
+    return search.holding(tuple(name for name in search.held if name != let_go))
+
+
+def _mends(search: Search) -> tuple[Mend, ...]:
+    """What fits when it is tried: one more free dimension or finer multiples of one, else several together, else a mode
+    that holds less."""
     could_move = movable(search.variant, DIMENSIONS, search.held) - search.moving
-    mends = [f"free {name}" for name in DIMENSIONS if name in could_move and search.freeing(name).fits()]
+    mends = [Mend(free=(name,)) for name in DIMENSIONS if name in could_move and search.freeing(name).fits()]
     for name in DIMENSIONS:
         finest = 2 if name == "head_dim" else 1
         if name in search.moving and search.multiples[name] > finest:
             finer = replace(search, multiples=search.multiples | {name: finest})
             if finer.fits():
-                mends.append(f"let {name} move in multiples of {finest}")
+                mends.append(Mend(multiples={name: finest}))
     if mends:
-        return " or ".join(mends)
+        return tuple(mends)
     together = [name for name in DIMENSIONS if name in could_move]
     if together and search.freeing(*together).fits():
         # what is not needed is dropped again, depth first since the recipe keeps it
@@ -236,8 +275,9 @@ def _mend(search: Search) -> str:
             fewer = [other for other in together if other != name]
             if search.freeing(*fewer).fits():
                 together = fewer
-        return f"free {' and '.join(together)}"
-    return "no dimension mends it: move the baseline too (co_design) or hold less"
+        return (Mend(free=tuple(together)),)
+    less = [mode for mode, budgets in HELD.items() if set(budgets) < set(search.held)]  # the last of them is "none"
+    return (Mend(held=next(mode for mode in less if search.holding(HELD[mode]).fits())),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,10 +337,11 @@ def co_design(
     nearest, least = baseline, float("inf")
     for moved in _near(baseline, frozenset(baseline_free), baseline_steps, _multiples(multiples)):
         searches = [_search(moved, variant(moved), **settings) for variant in variants]
+        searches = [search for search in searches if search.variant != moved]
         # The nearest KV cache is cheap to know: a baseline that cannot win on it is not searched.
-        if max(search.least_kv_error() for search in searches) >= max(least, aim):
+        if max((search.least_kv_error() for search in searches), default=0.0) >= max(least, aim):
             continue
-        worst = max(search.best_worst() for search in searches)
+        worst = max((search.best_worst() for search in searches), default=0.0)
         if worst < least:
             nearest, least = moved, worst
         if least <= aim:

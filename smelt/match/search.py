@@ -94,11 +94,11 @@ class Search:
         return tried(name, own, self.multiples[name], least=least)
 
     def ranked(self) -> list[ArchSpec]:
-        """The first 1 + NUM_RUNNERS_UP architectures in the order."""
+        """The first 1 + NUM_RUNNERS_UP architectures in the order; none where the multiples leave nothing to try."""
         found = []
         for num_layers in self._tried("num_layers").tolist():
             arch = at_depth(self.variant, num_layers)
-            if arch is not None:
+            if arch is not None and self._head_shapes()["num_heads"].size:
                 found += self._ranked_at(arch)
         found.sort(key=lambda item: item[0])
         return [arch for _, arch in found[: 1 + NUM_RUNNERS_UP]]
@@ -127,7 +127,7 @@ class Search:
         if "kv_cache" not in self.held or "num_layers" in self.moving:
             return 0.0
         sizes = sizes_of(self.variant) | self._head_shapes()
-        return float(self._error("kv_cache", self.variant, sizes).min())
+        return float(np.min(self._error("kv_cache", self.variant, sizes), initial=np.inf))
 
     def _points(self, arch: ArchSpec) -> dict[str, np.ndarray]:
         """Every width with every shape of the heads; where the KV cache is held, with those that are within the bound
@@ -147,7 +147,8 @@ class Search:
         """The expert width or number at which its budget is met exactly: every budget is affine in either."""
         solver = self.solvers[name]
         at_0, at_1 = (self._value(solver, lattice_spec(arch, {**sizes, name: x})) for x in (0, 1))
-        return (self.targets[solver] - at_0) / np.maximum(at_1 - at_0, 1e-9)
+        root = (self.targets[solver] - at_0) / np.maximum(at_1 - at_0, 1e-9)
+        return np.broadcast_to(root, sizes["d_model"].shape)  # a budget of experts alone is the same at every point
 
     def _solved(self, arch: ArchSpec, points: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Points with unrounded expert width and number. The router alone couples the two and it is small, so that two
@@ -204,16 +205,18 @@ class Search:
         return tier, beyond, against, np.rint(distance / RECIPE_STEP), worst, distance
 
     def best_worst(self) -> float:
-        """The worst held error of the first candidate."""
-        arch = self.ranked()[0]
-        return max((float(self._error(name, arch, sizes_of(arch))) for name in self.held), default=0.0)
+        """The worst held error of the first candidate; infinite where there is none."""
+        ranked = self.ranked()
+        if not ranked:
+            return float("inf")
+        sizes = sizes_of(ranked[0])
+        return max((float(self._error(name, ranked[0], sizes)) for name in self.held), default=0.0)
 
     def fits(self) -> bool:
         return self.best_worst() <= self.bound
 
-    def letting_go(self, let_go: str) -> "Search":
-        """The same search with one budget let go."""
-        held = tuple(name for name in self.held if name != let_go)
+    def holding(self, held: tuple[str, ...]) -> "Search":
+        """The same search with fewer budgets held."""
         return replace(self, held=held, moving=movable(self.variant, self.moving, held))
 
     def freeing(self, *names: str) -> "Search":
