@@ -187,7 +187,7 @@ def _plan(experiment: Any, calibration: Any, num_workers: int) -> Any:
     )
 
 
-LEGEND = """N, active: non-embedding parameters, all and of one physical traversal. layers: prelude+looped x passes+coda.
+LEGEND = """N, active: non-embedding parameters, all and of one traversal. layers: prelude+looped x passes+coda.
 heads: query/KV heads x width. off: achieved FLOPs over the budget. match: the worst error of what is held equal."""
 
 
