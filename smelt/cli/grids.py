@@ -1,10 +1,9 @@
-"""Verbs on a grid before and while it trains: match, plan, run, status.
+"""Verbs on a grid before and while it trains: plan, run, status.
 
 A verb is a function: its arguments are its options, its docstring its help. Heavy imports stay inside, so that planning
 starts at once.
 """
 
-import inspect
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,105 +12,8 @@ from typing import Annotated, Any
 from tyro.conf import arg
 
 from smelt import terminal
-from smelt.cli.words import Json, Name, assignments, at_least, print_json, say, status_of
+from smelt.cli.words import Json, Name, at_least, print_json, say, status_of
 from smelt.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, BadInput
-
-
-def match(
-    name: Name,
-    *,
-    variant: Annotated[tuple[str, ...], arg(help="functions of smelt.variants")] = ("loop_middle",),
-    size: Annotated[int | None, arg(help="index into the experiment's ladder; all where left out")] = None,
-    free: Annotated[tuple[str, ...], arg(help="dimensions that may move; the mode's own where left out")] = (),
-    multiple: Annotated[tuple[str, ...], arg(help="e.g. d_model=8 head_dim=4")] = (),
-    held: Annotated[
-        str, arg(help="what is held equal: three_budgets, flops_and_kv, active_params, ...")
-    ] = "three_budgets",
-    bound: Annotated[float, arg(help="largest relative error of what is held")] = 0.04,
-    convention: Annotated[str, arg(help="FLOP convention")] = "model",
-    co_design: Annotated[bool, arg(help="move the baselines a little too, so that all variants fit")] = False,
-    json: Json = False,
-) -> int:
-    """Find the variants whose budgets equal the baseline's: shapes, errors and the next best.
-
-    Baselines are those of an experiment's grid. e.g. smelt match quickstart; smelt match quickstart --variant loop_all
-    --held active_params; smelt match quickstart --variant loop_middle loop_all --co-design
-    """
-    from smelt import experiment as experiments
-    from smelt import match as matching
-
-    if not variant:
-        raise BadInput("--variant names no function: give at least one, such as loop_middle")
-    experiment = experiments.load(name)
-    functions = [_variant(word) for word in variant]
-    ladder = dict(sorted({cell.size: (cell.baseline, cell.run.data.seq_len) for cell in experiment.grid.cells}.items()))
-    if size is not None and size not in ladder:
-        raise BadInput(f"size {size} is not in the ladder of {experiment.name}: it has {', '.join(map(str, ladder))}")
-    options: dict[str, Any] = {"free": free or None, "multiples": dict(assignments(multiple, int)) or None}
-    options |= {"held": held, "bound": bound, "convention": convention}
-    results, rows = [], []
-    for index, (baseline, context) in ladder.items():
-        if size is not None and index != size:
-            continue
-        if co_design:
-            found = matching.co_design(baseline, functions, context=context, **options).matches
-        else:
-            found = [matching.match(baseline, function(baseline), context=context, **options) for function in functions]
-        for word, pair in zip(variant, found, strict=True):
-            rows.append([str(index), word, "baseline", *_shape(pair.baseline), *[""] * len(SHOWN_ERRORS), ""])
-            for rank, candidate in enumerate((pair, *pair.runners_up)):
-                results.append({"size": index, "variant": word, "rank": rank, **_match_json(candidate)})
-                shown = [f"{candidate.errors[error]:+.2%}" for error in SHOWN_ERRORS]
-                rows.append(["", "", str(rank), *_shape(candidate.arch), *shown, f"{candidate.worst:.2%}"])
-            if pair.reason:
-                say(f"size {index}, {word}: {pair.reason}")
-    header = ["size", "variant", "rank", "width", "layers", "heads", "experts", *SHOWN_ERRORS, "worst held"]
-    print_json(results) if json else print(terminal.table(header, rows))
-    return EXIT_DONE if all(result["fits"] for result in results if result["rank"] == 0) else EXIT_FAILED
-
-
-SHOWN_ERRORS = ("flops_per_token", "num_params", "kv_cache")
-
-
-def _variant(word: str) -> Any:
-    from smelt import variants
-
-    known = {
-        name: value
-        for name, value in vars(variants).items()
-        if callable(value) and getattr(value, "__module__", "") == variants.__name__ and not name.startswith("_")
-    }
-    for name, value in list(known.items()):
-        wanted = [each for each in inspect.signature(value).parameters.values() if each.default is each.empty]
-        if len(wanted) != 1:  # one that wants more than an architecture is a part of others
-            del known[name]
-    if word not in known:
-        raise BadInput(f"unknown variant {word!r}: known are {', '.join(known)}")
-    return known[word]
-
-
-def _match_json(found: Any) -> dict[str, Any]:
-    from smelt.spec import to_dict
-
-    return {
-        "arch": to_dict(found.arch),
-        "baseline": to_dict(found.baseline),
-        "errors": found.errors,
-        "held": found.held,
-        "worst": found.worst,
-        "fits": found.fits,
-        "reason": found.reason or None,
-    }
-
-
-def _shape(arch: Any) -> list[str]:
-    heads = arch.attention
-    return [
-        str(arch.d_model),
-        f"{arch.num_prelude}+{arch.loop.num_layers}x{arch.loop.num_passes}+{arch.num_coda}",
-        f"{heads.num_heads}/{heads.num_kv_heads}x{heads.head_dim}",
-        f"{arch.ffn.num_experts} top-{arch.ffn.top_k} x {arch.ffn.width}",
-    ]
 
 
 def plan(
@@ -296,10 +198,13 @@ def run(
     chosen = [cell for cell in grid.cells if not only or _chosen(cell, only)]
     if not chosen:
         raise BadInput(f"--only {' '.join(only)} selects no run of {experiment.name}: see smelt plan {name}")
-    if retrain_stale:
-        _move_stale_aside(experiment, chosen)
-    missing = folders.pending(chosen, folder_of, retry_failed=retry_failed)[:limit]
-    reused = sum(folders.status(folder_of(cell)).done for cell in chosen)
+    stale = [cell for cell in chosen if retrain_stale and status_of(experiment, cell).state == "stale"]
+    if not dry_run:
+        _move_aside(experiment, stale)
+    missing = [
+        cell for cell in chosen if cell in stale or folders.pending([cell], folder_of, retry_failed=retry_failed)
+    ][:limit]
+    reused = sum(folders.status(folder_of(cell)).done and cell not in stale for cell in chosen)
     if dry_run:
         would = {"would_train": [cell.run.run_id for cell in missing], "reused": reused}
         print_json(would) if json else print(f"{len(missing)} runs would be trained, {reused} are there already")
@@ -375,17 +280,16 @@ def _predict_before_training(experiment: Any) -> None:
         say(f"predicted before training: {path}")
 
 
-def _move_stale_aside(experiment: Any, cells: Sequence[Any]) -> None:
+def _move_aside(experiment: Any, cells: Sequence[Any]) -> None:
     import time
 
     from smelt.launch import folder as folders
 
     for cell in cells:
         folder = experiment.folder / cell.run.run_id
-        if status_of(experiment, cell).state == "stale":
-            with folders.claim(folder) as mine:
-                if mine:
-                    folder.rename(folder.with_name(f".stale-{cell.run.run_id}-{time.time():.0f}"))
+        with folders.claim(folder) as mine:
+            if mine:
+                folder.rename(folder.with_name(f".stale-{cell.run.run_id}-{time.time():.0f}"))
 
 
 def status(name: Name, *, json: Json = False) -> int:

@@ -225,3 +225,21 @@ def test_a_plan_says_why_it_does_not_know_how_often_data_repeats(workplace, caps
     code, _, err = smelt(capsys, "plan", workplace(PULSE.replace('corpus="words"', 'corpus="absent"')))
     assert code == EXIT_DONE
     assert re.match(r"epochs are not known: there is no corpus at .*absent; build one", err)
+
+
+def test_a_dry_run_moves_no_stale_run_and_counts_it_as_to_be_trained(workplace, capsys, tmp_path):
+    import json
+
+    from smelt import ledger
+    from tests import synthetic
+
+    path = workplace(PULSE)
+    row = synthetic.planted_rows(synthetic.planted_grid())[0] | {"code_fingerprint": "another code"}
+    for cell in json.loads(smelt(capsys, "plan", path, "--json")[1])["rows"]:
+        ledger.write(tmp_path / "runs" / "pulse" / cell["run_id"], row | {"run_id": cell["run_id"]})
+    before = sorted((tmp_path / "runs").rglob("*"))
+    assert "0 runs would be trained, 2 are there" in "".join(smelt(capsys, "run", path, "--dry-run")[1:])
+    assert "2 runs would be trained, 0 are there" in "".join(
+        smelt(capsys, "run", path, "--dry-run", "--retrain-stale")[1:]
+    )
+    assert sorted((tmp_path / "runs").rglob("*")) == before
