@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import tyro
 
 from smelt import __version__
-from smelt.cli import corpora, grids, results
+from smelt.cli import corpora, grids, matching, results
 from smelt.cli.words import say
 from smelt.errors import EXIT_BAD_INPUT, EXIT_RESUMABLE, BadInput
 
 VERBS = {
-    "match": grids.match,
+    "match": matching.match,
     "plan": grids.plan,
     "run": grids.run,
     "status": grids.status,

@@ -178,20 +178,6 @@ def test_a_corpus_that_cannot_serve_the_grid_is_told_before_anything_trains(
     assert not (tmp_path / "runs").exists()
 
 
-def test_match_shows_the_errors_and_the_next_best(workplace, capsys):
-    path = workplace(PULSE)
-    code, out, _ = smelt(capsys, "match", path, "--multiple", "d_model=1", "width=1", "--json")
-    assert code == EXIT_DONE
-    found = json.loads(out)
-    assert [item["rank"] for item in found] == [0, 1, 2, 3]
-    assert found[0]["worst"] <= 0.04
-    code, out, err = smelt(capsys, "match", path, "--variant", "dense")
-    assert code == EXIT_FAILED
-    assert "cannot be met" in err
-    assert "no dimension mends it" in err
-    assert smelt(capsys, "match", path, "--variant", "nonsense")[0] == EXIT_BAD_INPUT
-
-
 def test_a_table_of_anybody_is_fitted(workplace, capsys, tmp_path):
     lines = ["N,D,L"]
     for n in (1e6, 3e6, 1e7, 3e7):
