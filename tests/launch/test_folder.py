@@ -136,6 +136,7 @@ HERE = platform.node()
         json.dumps({"host": HERE, "pid": 10**30}),
         json.dumps({"host": HERE, "pid": os.getpid(), "started": "in another life of this machine"}),
     ],
+    ids=["empty", "torn", "list", "null", "nobody", "no-number", "negative", "beyond-all", "earlier-life"],
 )
 def test_a_claim_that_names_no_living_process_is_taken_over(tmp_path, holder):
     lease = tmp_path / folders.LEASE
