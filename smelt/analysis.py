@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from smelt import fit
+from smelt import fit, verdict
 from smelt.errors import BadInput
 from smelt.ledger import Row
+from smelt.verdict import compact
 
 LOSS = "val_loss_nats"
 BITS = "bits_per_byte"
@@ -93,6 +94,8 @@ def analyse(rows: Sequence[Row], reference: str, *, draws: int = 1000, seed: int
             losses[column] = fit.group_analysis(columns, reference, loss_column=column, draws=draws, seed=seed)
         except BadInput as error:
             losses[column], reasons[column] = None, str(error)
+    if not any(_in_grid(row, reference) for row in rows):
+        reasons[LOSS] = f"{reference} has no finished run of the grid"
     variants = [reference, *dict.fromkeys(row["variant"] for row in rows if row["variant"] != reference)]
     in_grid = [name for name in variants if any(row["variant"] == name and row["role"] == "grid" for row in rows)]
     matched = {name: match_errors(rows, name) for name in in_grid if name != reference}
@@ -136,7 +139,7 @@ def _at_largest(
             why[kind] = compared["reason"]
             continue
         if kind == "surface" and (unproven := _unproven(losses, (variant, reference))):
-            why[kind] = unproven
+            why[kind] = unproven[0]
             continue
         saving = compared["at_budgets"][largest]
         if saving["estimate"]["value"] is not None:
@@ -145,16 +148,27 @@ def _at_largest(
     return None, None, why
 
 
-def _unproven(losses: Mapping[str, Any], names: Iterable[str]) -> str | None:
-    """Why a surface may not carry the verdict: too few runs, or a minimum that is not certified."""
+def _unproven(losses: Mapping[str, Any], names: Iterable[str]) -> tuple[str, str] | None:
+    """Why a surface may not carry the verdict, with the numbers and in plain words: too few runs for its coefficients,
+    or a minimum that is not certified."""
     for name in names:
         num_rows = losses["groups"][name]["num_rows"]
         if num_rows < MIN_RUNS_FOR_VERDICT:
-            return f"{name}: {num_rows} runs are too few for a surface's verdict, which wants {MIN_RUNS_FOR_VERDICT}"
+            why = f"{num_rows} runs are too few for a surface's verdict, which wants {MIN_RUNS_FOR_VERDICT}"
+            return f"{name}: {why}", f"{name} has {num_rows} runs, and it wants {MIN_RUNS_FOR_VERDICT}"
         for flag in losses["groups"][name]["surface"]["warnings"]:
             if flag["code"] == "not_certified":
-                return f"{name}: {flag['message']}"
+                plain = f"its fit to {name}'s runs could not be proven to be the best one"
+                return f"{name}: {flag['message']}", plain
     return None
+
+
+def _why_no_surface(losses: Mapping[str, Any], variant: str, reference: str) -> str:
+    """The same in plain words, whatever the cause."""
+    if losses["savings"][variant]["surface"]["at_budgets"] is None:
+        return f"{variant} and {reference} do not both have one"
+    unproven = _unproven(losses, (variant, reference))
+    return unproven[1] if unproven else "it gives no saving at this budget"
 
 
 def headline(
@@ -163,82 +177,58 @@ def headline(
     """The saving of `variant` at the largest budget that it shares with the reference, by the first of `KINDS` that has
     one, and its verdict.
 
-    verdict: "less" or "more" compute where the 95 % interval excludes 0, "unresolved" where it does not or there is
-    none, "unknown" where there is no saving.
+    verdict: one of `smelt.verdict`, "unknown" where there is no saving or no interval of it. sentence: the verdict in
+    words. note: which frontier carries it where that is not the surface, in plain words. reason: why the kinds before
+    it do not, with the numbers.
     """
     kind, saving, why = _at_largest(losses, variant, reference)
-    if losses is None or saving is None:
-        reason = reason or "; ".join(dict.fromkeys(why.values())) or f"{variant} has no finished run of the grid"
-        return {
-            "kind": None,
-            "budget_flops": None,
-            "saving": None,
-            "verdict": "unknown",
-            "is_matched": matched["is_matched"],
-            "others": {},
-            "reason": reason,
-            "sentence": f"What {variant} saves over {reference} at equal loss is not known yet.",
-        }
-    estimate = saving["estimate"]
-    verdict = _verdict(estimate)
-    others = {}
-    for other in KINDS:
-        compared = losses["savings"][variant][other]
-        if other != kind and compared["at_budgets"] is not None:
-            at = losses["budgets_flops"].index(saving["budget_flops"])
-            others[other] = compared["at_budgets"][at]["estimate"]
-    return {
+    reasons = {name: text for name, text in why.items() if text}
+    found: dict[str, Any] = {
         "kind": kind,
-        "budget_flops": saving["budget_flops"],
+        "budget_flops": saving and saving["budget_flops"],
         "saving": saving,
-        "verdict": verdict,
+        "verdict": verdict.word(saving["estimate"]) if saving else "unknown",
         "is_matched": matched["is_matched"],
-        "others": others,
-        "reason": "; ".join(f"{name}: {text}" for name, text in why.items()) or None,
-        "sentence": _sentence(variant, reference, saving, verdict, matched),
+        "others": {},
+        "reason": "; ".join(f"{name}: {text}" for name, text in reasons.items()) or None,
+        "note": None,
     }
-
-
-def _verdict(estimate: Mapping[str, Any]) -> str:
-    low, high = estimate["low"], estimate["high"]
-    if low is not None and low > 0:
-        return "less"
-    if high is not None and high < 0:
-        return "more"
-    return "unresolved"
-
-
-def _sentence(variant: str, reference: str, saving: Mapping[str, Any], verdict: str, matched: Mapping[str, Any]) -> str:
-    estimate = saving["estimate"]
-    value, low, high = estimate["value"], estimate["low"], estimate["high"]
-    direction = "less" if value >= 0 else "more"
-    ends = (low, high) if value >= 0 else (None if high is None else -high, None if low is None else -low)
-    if ends == (None, None):
-        interval = "no interval"
+    if losses is None or saving is None:
+        found["reason"] = (
+            reason or "; ".join(dict.fromkeys(reasons.values())) or f"{variant} has no finished run of the grid"
+        )
     else:
-        interval = f"[{_percent(ends[0])}, {_percent(ends[1])}]"
-    end = {
-        "less": "Resolved: the 95 % interval excludes 0",
-        "more": "Resolved: the 95 % interval excludes 0",
-        "unresolved": "Not resolved: the 95 % interval includes 0"
-        if ends != (None, None)
-        else f"Not resolved: {estimate['reason']}",
-    }[verdict]
-    pairs = "" if matched["is_matched"] else f" The pairs are not matched: {matched['note']}."
-    return (
-        f"{variant} needs {_percent(abs(value))} % {interval} {direction} compute than {reference} for the same loss "
-        f"at {compact(saving['budget_flops'])} FLOPs. {end}.{pairs}"
-    )
+        at = losses["budgets_flops"].index(saving["budget_flops"])
+        for other in KINDS:
+            compared = losses["savings"][variant][other]["at_budgets"]
+            if other != kind and compared is not None:
+                found["others"][other] = compared[at]["estimate"]
+    estimates = _by_kind(found)
+    if found["verdict"] == "unknown":
+        lacking = reason or "nothing is fitted"
+        if losses is not None:
+            lacking = verdict.lacking(losses["groups"], variant, reference, saving or _last_tried(losses, variant))
+        found["sentence"] = verdict.no_answer(variant, lacking, estimates)
+    else:
+        found["sentence"] = verdict.sentence(variant, reference, saving, estimates)
+        if kind != "surface":
+            found["note"] = verdict.note(kind, _why_no_surface(losses, variant, reference))
+    if not matched["is_matched"] and found["verdict"] != "unknown":
+        found["sentence"] += f" The pairs are not matched: {matched['note']}."
+    return found
 
 
-def _percent(value: float | None) -> str:
-    return "unbounded" if value is None else f"{100 * value:.1f}".replace("-", "\N{MINUS SIGN}")
+def _by_kind(head: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """kind of frontier -> the saving that it gives at the headline's budget."""
+    own = {} if head["saving"] is None else {head["kind"]: head["saving"]["estimate"]}
+    return {**own, **head["others"]}
 
 
-def compact(value: float) -> str:
-    """A count in three figures or fewer for people: 3e12, 1.5e11."""
-    mantissa, exponent = f"{value:.2e}".split("e")
-    return f"{float(mantissa):g}e{int(exponent)}"
+def _last_tried(losses: Mapping[str, Any], variant: str) -> Mapping[str, Any] | None:
+    """The saving without a value of the first kind that got as far as one."""
+    by_kind = losses["savings"].get(variant, {})
+    tried = [by_kind[kind]["at_budgets"] for kind in KINDS if by_kind and by_kind[kind]["at_budgets"]]
+    return tried[0][-1] if tried else None
 
 
 def _domains(
@@ -251,8 +241,8 @@ def _domains(
         for column in losses:
             kind, saving, why = _at_largest(losses[column], variant, reference)
             reason = None if saving else reasons.get(column) or "; ".join(dict.fromkeys(why.values()))
-            verdict = _verdict(saving["estimate"]) if saving else "unknown"
-            found[variant][column] = {"kind": kind, "saving": saving, "verdict": verdict, "reason": reason}
+            found_verdict = verdict.word(saving["estimate"]) if saving else "unknown"
+            found[variant][column] = {"kind": kind, "saving": saving, "verdict": found_verdict, "reason": reason}
     return found
 
 
@@ -366,12 +356,14 @@ def provenance(rows: Sequence[Row]) -> dict[str, list]:
     return {name: sorted({row[name] for row in rows}) for name in (*names, "flops_convention", "held_equal")}
 
 
-def _warnings(rows: Sequence[Row], analysis: Mapping[str, Any]) -> list[dict[str, str]]:
-    found: list[dict[str, str]] = []
+def _warnings(rows: Sequence[Row], analysis: Mapping[str, Any]) -> list[dict[str, str | None]]:
+    """code, message and the variant that it is about, None where it is about the whole."""
+    found: list[dict[str, str | None]] = []
 
-    def warn(code: str, message: str) -> None:
-        if {"code": code, "message": message} not in found:
-            found.append({"code": code, "message": message})
+    def warn(code: str, message: str, variant: str | None = None) -> None:
+        warning = {"code": code, "message": message, "variant": variant}
+        if warning not in found:
+            found.append(warning)
 
     for name, code in (
         ("corpus_fingerprint", "mixed_corpora"),
@@ -392,24 +384,29 @@ def _warnings(rows: Sequence[Row], analysis: Mapping[str, Any]) -> list[dict[str
         warn("repeated_data", f"{len(repeated)} runs read their training data more than once, up to {worst:.2f} times")
     for name, matched in analysis["match"].items():
         if not matched["is_matched"]:
-            warn("unmatched_pairs", f"the pairs of {name} are not matched: {matched['note']}")
+            warn("unmatched_pairs", f"{name}: the pairs are not matched: {matched['note']}", name)
     for name, head in analysis["headline"].items():
-        signs = {_verdict(head["saving"]["estimate"])} if head["saving"] else set()
-        signs |= {_verdict(other) for other in head["others"].values() if other["value"] is not None}
-        if {"less", "more"} <= signs:
-            warn("laws_disagree", f"the frontiers disagree on whether {name} saves compute: see the savings by law")
+        if differing := verdict.disagreement(_by_kind(head)):
+            message = f"{name}: the kinds of frontier disagree on whether it saves compute ({differing})"
+            warn("laws_disagree", message, name)
+        if head["reason"]:
+            passed = "not that of the surface" if head["kind"] else "not known"
+            warn("verdict_not_of_surface", f"{name}: the verdict is {passed}: {head['reason']}", name)
     for column, reason in analysis["reasons"].items():
         warn("not_fitted", f"{column} is not fitted: {reason}")
     overall = analysis["losses"][LOSS]
     for flag in overall["warnings"] if overall else []:
         warn(flag["code"], flag["message"])
     for name, group in (overall or {"groups": {}})["groups"].items():
-        for part in ("minima", "allocation", "surface", "frontiers"):
+        for minimum in group["minima"]:
+            for flag in minimum["warnings"]:
+                warn(flag["code"], f"{name}: {verdict.flagged(flag, minimum)}", name)
+        for part in ("allocation", "surface", "frontiers"):
             for flag in _flags(group[part]):
-                warn(flag["code"], f"{name}: {flag['message']}")
+                warn(flag["code"], f"{name}: {flag['message']}", name)
     for name, head in analysis["headline"].items():
         for flag in _flags(head["saving"]):
-            warn(flag["code"], f"{name}: {flag['message']}")
+            warn(flag["code"], f"{name}: {flag['message']}", name)
     return found
 
 

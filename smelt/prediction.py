@@ -265,9 +265,9 @@ def _sentence(cells: Sequence[Mapping[str, Any]], differences: Sequence[Mapping[
         return f"Not scored yet: {cells[0]['reason']}."
     sentences = []
     for flops in dict.fromkeys(cell["budget_flops"] for cell in cells):
-        parts = [f"{cell['variant']} {_word(cell['hit'])}" for cell in cells if cell["budget_flops"] == flops]
+        parts = [f"{cell['variant']} {_outcome(cell, 3)}" for cell in cells if cell["budget_flops"] == flops]
         parts += [
-            f"difference of {pair['variant']} {_word(pair['hit'])}"
+            f"difference of {pair['variant']} {_outcome(pair, 4)}"
             for pair in differences
             if pair["budget_flops"] == flops
         ]
@@ -277,8 +277,14 @@ def _sentence(cells: Sequence[Mapping[str, Any]], differences: Sequence[Mapping[
     return " ".join(sentences)
 
 
-def _word(hit: bool | None) -> str:
-    return {True: "hit", False: "missed", None: "not scored"}[hit]
+def _outcome(item: Mapping[str, Any], digits: int) -> str:
+    """hit or missed with the measured loss and its interval in nats, or why neither."""
+    if item["hit"] is None:
+        return f"not scored ({item['reason']})"
+    measured, low, high = (
+        f"{item[name]:.{digits}f}".replace("-", "\N{MINUS SIGN}") for name in ("measured", "low", "high")
+    )
+    return f"hit ({measured} in [{low}, {high}])" if item["hit"] else f"missed ({measured} outside [{low}, {high}])"
 
 
 def rederived(committed: Mapping[str, Any], rows: Sequence[ledger.Row]) -> dict[str, Any]:

@@ -44,7 +44,10 @@ def test_the_planted_runs_hit_their_predictions(predicted, rows):
     assert [cell["hit"] for cell in scored["cells"]] == [True, True]
     assert [pair["hit"] for pair in scored["differences"]] == [True]
     assert scored["num_hits"] == scored["num_scored"] == 3
-    assert scored["sentence"] == "At 3e12 FLOPs: baseline hit, scaled_heads hit, difference of scaled_heads hit."
+    own, pair = scored["cells"][0], scored["differences"][0]
+    numbers = f"{own['measured']:.3f} in [{own['low']:.3f}, {own['high']:.3f}]"
+    assert scored["sentence"].startswith(f"At 3e12 FLOPs: baseline hit ({numbers}), scaled_heads hit (")
+    assert f"difference of scaled_heads hit (\u2212{-pair['measured']:.4f} in [" in scored["sentence"]
 
 
 def test_the_difference_of_a_pair_is_predicted_closer_than_its_losses(predicted):
@@ -63,7 +66,7 @@ def test_a_measured_loss_outside_the_interval_is_a_miss(predicted, rows):
     scored = prediction.score_prediction(predicted, moved)
     assert [cell["hit"] for cell in scored["cells"]] == [True, False]
     assert [pair["hit"] for pair in scored["differences"]] == [False]
-    assert "scaled_heads missed" in scored["sentence"]
+    assert f"scaled_heads missed ({scored['cells'][1]['measured']:.3f} outside [" in scored["sentence"]
 
 
 def test_a_run_that_is_not_trained_or_diverged_is_not_scored(design, predicted, known, rows):

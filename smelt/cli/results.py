@@ -121,7 +121,7 @@ def _analysis_lines(result: dict[str, Any]) -> list[str]:
 
     lines = [headline["sentence"] for headline in result["headline"].values()]
     for found in (tables.savings(result), tables.exponents(result)):
-        lines += ["", terminal.table(found.headings, found.rows), found.note]
+        lines += ["", *([terminal.table(found.headings, found.rows)] if found.rows else []), found.note]
     return [*lines, "", *(f"warning ({flag['code']}): {flag['message']}" for flag in result["warnings"])]
 
 

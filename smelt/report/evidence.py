@@ -52,10 +52,14 @@ def isoflop(analysis: Analysis) -> Figure | None:
         for axes in panels:
             axes.set_ylabel("validation loss (nats per token)")
             axes.label_outer()
-        handles = [
-            Line2D([], [], marker="*", color=style.SOFT, linestyle="", markersize=11, label="minimum, 95 % interval")
-        ]
-        if not all(minimum["inside"] for group in losses["groups"].values() for minimum in group["minima"]):
+        minima = [minimum for group in losses["groups"].values() for minimum in group["minima"]]
+        inside = [minimum for minimum in minima if minimum["inside"]]
+        handles = []
+        if inside:
+            bounded = any(minimum["estimates"]["num_params_opt"]["low"] is not None for minimum in inside)
+            label = "minimum, 95 % interval" if bounded else "minimum, without an interval"
+            handles.append(Line2D([], [], marker="*", color=style.SOFT, linestyle="", markersize=11, label=label))
+        if len(inside) < len(minima):
             label = "no minimum inside the sizes"
             handles.append(Line2D([], [], color=style.SOFT, linestyle=":", label=label))
         figure.legend(handles=handles, loc="outside upper right", ncols=2)
@@ -175,7 +179,10 @@ def allocation(analysis: Analysis) -> Figure | None:
                         capsize=2.5,
                         markersize=5.5,
                     )
-                _allocation_line(axes, group, quantity, name, shade)
+                if not _allocation_line(axes, group, quantity, name, shade) and any(
+                    _optimum(minimum, quantity) for minimum in group["minima"]
+                ):
+                    axes.plot([], [], style.marker(names, name), color=shade, markersize=5.5, label=name)
             axes.set_yscale("log")
             style.compute_axis(axes, losses["budgets_flops"])
             low, high = axes.get_ylim()
@@ -184,7 +191,8 @@ def allocation(analysis: Analysis) -> Figure | None:
             axes.set_ylim(low, high * (high / low) ** (0.13 * len(losses["groups"]) if rises else 0))
             style.log_axis(axes.yaxis, *axes.get_ylim())
             axes.set_title(title)
-            axes.legend(loc="upper left" if rises else "best")
+            if axes.get_legend_handles_labels()[0]:
+                axes.legend(loc="upper left" if rises else "best")
     return figure
 
 
@@ -197,22 +205,24 @@ def _optimum(minimum: Mapping[str, Any], quantity: str) -> tuple[float, float | 
     return estimate["value"], estimate["low"], estimate["high"]
 
 
-def _allocation_line(axes: Axes, group: Mapping[str, Any], quantity: str, name: str, shade: str) -> None:
+def _allocation_line(axes: Axes, group: Mapping[str, Any], quantity: str, name: str, shade: str) -> bool:
+    """Draw a group's power law; False where it has none."""
     laws = group["allocation"]
     if laws["num_params"] is None or laws["num_tokens"] is None:
-        return
+        return False
     compute = np.geomspace(*group["compute_range_flops"], 20)
     lines = {
         key: np.exp(law["log_coefficient"] + law["exponent"]["value"] * np.log(compute)) for key, law in laws.items()
     }
     if quantity == "ratio":
         axes.plot(compute, lines["num_tokens"] / lines["num_params"], color=shade, linewidth=1.3, label=name)
-        return
+        return True
     exponent = laws[quantity]["exponent"]
     label = f"{name}: C^{exponent['value']:.2f}"
     if exponent["low"] is not None and exponent["high"] is not None:
         label += f" [{exponent['low']:.2f}, {exponent['high']:.2f}]"
     axes.plot(compute, lines[quantity], color=shade, linewidth=1.3, label=label)
+    return True
 
 
 def residuals(analysis: Analysis) -> Figure | None:

@@ -1,6 +1,6 @@
 """An analysis -> figures of the answer, one function each, in the order in which a doubter would ask.
 
-    answer              loss against compute with frontiers, and the saving with its band
+    frontiers, saving   loss against compute with frontiers, and what that saves with its band; `answer` is both
     savings_by_law      does the answer hang on the law?
     savings_by_domain   on the text?
     pair_differences    and without any law?
@@ -21,13 +21,9 @@ from matplotlib.patches import Patch
 
 from smelt.analysis import BITS, KINDS, LOSS, compact
 from smelt.report import style
+from smelt.verdict import KIND_NAMES
 
 Analysis = Mapping[str, Any]
-LAW_NAMES = {
-    "surface": "surface of all runs",
-    "saturating": "minima, with a floor",
-    "pure": "minima, no floor",
-}
 
 
 def frontier_kind(analysis: Analysis) -> str:
@@ -40,7 +36,7 @@ def frontier_kind(analysis: Analysis) -> str:
 
 
 def answer(analysis: Analysis) -> Figure | None:
-    """Left: every run, the minima of its budgets, and the frontiers. Right: compute saved at equal loss."""
+    """`frontiers` and `saving` beside each other in one figure."""
     if analysis["losses"][LOSS] is None:
         return None
     with style.styled():
@@ -48,6 +44,26 @@ def answer(analysis: Analysis) -> Figure | None:
         left, right = figure.subplots(1, 2, width_ratios=(1.15, 1))
         loss_against_compute(left, analysis, frontier_kind(analysis))
         saving_against_compute(right, analysis)
+    return figure
+
+
+def frontiers(analysis: Analysis) -> Figure | None:
+    """Every run, the minima of its budgets, and the frontiers; half a page wide."""
+    if analysis["losses"][LOSS] is None:
+        return None
+    with style.styled():
+        figure = Figure(figsize=(style.WIDTH_INCHES / 2, 4.1), layout="constrained")
+        loss_against_compute(figure.subplots(), analysis, frontier_kind(analysis))
+    return figure
+
+
+def saving(analysis: Analysis) -> Figure | None:
+    """Compute saved at equal loss; half a page wide."""
+    if analysis["losses"][LOSS] is None or not analysis["headline"]:
+        return None
+    with style.styled():
+        figure = Figure(figsize=(style.WIDTH_INCHES / 2, 4.1), layout="constrained")
+        saving_against_compute(figure.subplots(), analysis)
     return figure
 
 
@@ -95,11 +111,13 @@ def loss_against_compute(axes: Axes, analysis: Analysis, kind: str) -> None:
     axes.set_ylabel("validation loss (nats per token)")
     style.compute_axis(axes, losses["budgets_flops"])
     style.label_lines(axes, ends, colours)
-    handles = [
-        Line2D([], [], marker="o", color=style.SOFT, linestyle="", markersize=6, label="minimum of a budget"),
-        Line2D([], [], marker="o", color=style.SOFT, linestyle="", markersize=4, mfc="none", label="a run"),
-        Line2D([], [], color=style.SOFT, label=f"frontier ({LAW_NAMES[kind]})"),
-    ]
+    groups = losses["groups"].values()
+    handles = [Line2D([], [], marker="o", color=style.SOFT, linestyle="", markersize=4, mfc="none", label="a run")]
+    if any(minimum["inside"] for group in groups for minimum in group["minima"]):
+        label = "minimum of a budget"
+        handles.insert(0, Line2D([], [], marker="o", color=style.SOFT, linestyle="", markersize=6, label=label))
+    if any(group["frontier_curves"].get(kind) for group in groups):
+        handles.append(Line2D([], [], color=style.SOFT, label=f"frontier ({KIND_NAMES[kind]})"))
     axes.legend(handles=handles, loc="upper right")
 
 
@@ -191,7 +209,7 @@ def savings_by_law(analysis: Analysis) -> Figure | None:
             Line2D(
                 [], [], marker="osD"[index], linestyle="", color=(style.INK, style.SOFT, "#a9a9a9")[index], label=label
             )
-            for index, label in enumerate(LAW_NAMES.values())
+            for index, label in enumerate(KIND_NAMES.values())
         ]
         figure.legend(handles=handles, loc="outside upper right", ncols=3)
     return figure
@@ -273,12 +291,15 @@ def pair_differences(analysis: Analysis) -> Figure | None:
                     markersize=5.5,
                     alpha=0.85,
                 )
-            handles = [Line2D([], [], color=shade, linestyle="--", label="mean over pairs, 95 % interval")]
+            handles = []
+            if pairs["mean_nats"]:
+                handles.append(Line2D([], [], color=shade, linestyle="--", label="mean over pairs, 95 % interval"))
             if spread is not None:
                 band = 1e3 * spread * np.sqrt(2)
                 axes.axhspan(-band, band, color="#bbbbbb", alpha=0.3, linewidth=0)
                 handles.append(Patch(color="#bbbbbb", alpha=0.5, label="seed spread of unpaired runs"))
-            axes.legend(handles=handles, loc="best")
+            if handles:
+                axes.legend(handles=handles, loc="best")
             axes.axhline(0, color=style.INK, linewidth=1)
             mean = pairs["mean_nats"]
             if mean:

@@ -23,22 +23,6 @@ from smelt.plan import plan
 from smelt.prediction import read_prediction, score_prediction
 from smelt.report import evidence, figures, style, tables, words
 
-CAPTIONS = {
-    "answer": "Left: every run of the grid, the minimum of each budget's parabola, and the frontier under the law of "
-    "the verdict, with its 95 % band. Right: the share of compute that a variant saves where it reaches the same loss "
-    "as the reference; an interval that includes 0 is no result.",
-    "isoflop": "Each curve is one budget: same training FLOPs, different sizes. Stars are the minima of the parabolas.",
-    "head_to_head": "The same runs budget by budget; all panels have the same height in nats.",
-    "allocation": "Where the minima go with compute, and the power law through them.",
-    "savings_by_law": "The saving under three frontiers: if they disagree, the answer is the law's and not the runs'.",
-    "savings_by_domain": "The saving at the largest budget, in all domains and in each.",
-    "pair_differences": "Negative: the variant has the lower loss than its partner of equal budget, size and seed. At "
-    "each budget sizes stand from the smallest, left, to the largest.",
-    "residuals": "A trend here is a law that bends where it should not.",
-    "training_curves": "Mean training loss over stretches of equal length on this axis; runs of the grid only.",
-    "prediction": "Bars are 95 % prediction intervals, ticks their middle; points are what was then measured.",
-}
-
 
 def write(
     experiment_name: str,
@@ -65,6 +49,7 @@ def write(
         raise BadInput(f"a report is one .html file, got {out.name}")
     scored = None if prediction is None else score_prediction(prediction, rows)
     drawn = draw(analysis, scored, curves(runs_folder, plan_rows, rows))
+    captions = words.captions(analysis, figures.frontier_kind(analysis))
     context = {
         "name": experiment_name,
         "analysis": analysis,
@@ -72,8 +57,9 @@ def write(
         "verdicts": list(analysis["headline"].values()),
         "pairs": [words.paired(name, analysis) for name in analysis["pairs"]],
         "docstring": words.sections(docstring),
-        "figures": {name: style.inline(figure, name, CAPTIONS[name]) for name, figure in drawn.items()},
-        "captions": CAPTIONS,
+        "figures": {name: style.inline(figure, name, captions[name]) for name, figure in drawn.items()},
+        "captions": captions,
+        "warnings": words.warnings(analysis),
         "tables": _tables(analysis, rows, plan_rows, statuses, scored),
         "degenerate": words.degenerate(analysis),
         "domains": words.by_domain(analysis),
@@ -137,7 +123,8 @@ def draw(
     """All figures that there is something to draw for, by name."""
     variants = analysis["variants"]
     made = {
-        "answer": figures.answer(analysis),
+        "frontiers": figures.frontiers(analysis),
+        "saving": figures.saving(analysis),
         "savings_by_law": figures.savings_by_law(analysis),
         "savings_by_domain": figures.savings_by_domain(analysis),
         "pair_differences": figures.pair_differences(analysis),

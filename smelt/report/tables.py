@@ -10,6 +10,7 @@ from typing import Any
 
 from smelt.analysis import BITS, KINDS, LOSS, MATCH_ERRORS, compact, why_null
 from smelt.ledger import Row
+from smelt.verdict import KIND_NAMES, flagged
 
 NONE = "\u2013"
 MINUS = "\u2212"
@@ -91,14 +92,14 @@ def savings(analysis: Mapping[str, Any]) -> Table:
     headings = {
         "variant": False,
         "FLOPs": True,
-        "surface of all runs": True,
-        "minima, with a floor": True,
-        "minima, no floor": True,
+        **dict.fromkeys(KIND_NAMES.values(), True),
         "draws that save": True,
         "": False,
     }
     unmatched = [f"{name}: {match['note']}" for name, match in analysis["match"].items() if not match["is_matched"]]
     note = f"Compute saved over {analysis['reference']} at equal loss; below 0 it needs more."
+    if len(analysis["variants"]) < 2:
+        note = "One group only: nothing to compare."
     if unmatched:
         note += f" Pairs that are not matched: {'; '.join(unmatched)}."
     return _table(headings, rows, note)
@@ -157,7 +158,7 @@ def minima(analysis: Mapping[str, Any]) -> Table:
                     sized(estimates.get("num_params_opt")),
                     sized(estimates.get("num_tokens_opt")),
                     interval(estimates.get("loss_min"), 4),
-                    "; ".join(flag["message"].partition("FLOPs ")[2] or flag["message"] for flag in found["warnings"]),
+                    "; ".join(flagged(flag, found).partition("FLOPs ")[2] for flag in found["warnings"]),
                 ]
             )
     headings = {

@@ -59,7 +59,14 @@ def test_variants_differ_in_colour_and_in_marker():
 
 def test_what_cannot_be_drawn_is_left_out(found):
     empty = {**found, "losses": dict.fromkeys(found["losses"]), "pairs": {}, "domains": {}}
-    made = (figures.answer, figures.savings_by_law, figures.savings_by_domain, figures.pair_differences)
+    made = (
+        figures.answer,
+        figures.frontiers,
+        figures.saving,
+        figures.savings_by_law,
+        figures.savings_by_domain,
+        figures.pair_differences,
+    )
     made += (evidence.isoflop, evidence.head_to_head, evidence.allocation, evidence.residuals)
     assert [make(empty) for make in made] == [None] * len(made)
     assert evidence.training_curves([], found["variants"]) is None

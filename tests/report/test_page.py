@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import re
 from html.parser import HTMLParser
 
@@ -12,7 +13,7 @@ from smelt.analysis import LOSS
 from smelt.errors import BadInput
 from smelt.experiment import Experiment
 from smelt.launch.folder import Status
-from smelt.report import page, words
+from smelt.report import evidence, page, words
 from tests import synthetic
 
 DOCSTRING = """Do scaled heads save compute?
@@ -111,7 +112,7 @@ def test_the_answer_stands_before_everything_else(whole):
     sentence = found["headline"]["scaled_heads"]["sentence"]
     assert "less compute" in sentence
     assert reading.text.index(sentence) < reading.text.index("Savings and exponents")
-    assert reading.text.index(sentence) < reading.text.index(page.CAPTIONS["answer"])
+    assert reading.text.index(sentence) < reading.text.index(words.captions(found, "surface")["frontiers"])
 
 
 def test_what_failed_and_diverged_is_listed_with_the_reason(whole):
@@ -125,7 +126,8 @@ def test_what_failed_and_diverged_is_listed_with_the_reason(whole):
 
 def test_a_hit_and_a_miss_are_both_shown(whole):
     text = whole[1].text
-    assert "At 3e12 FLOPs: baseline hit, scaled_heads missed, difference of scaled_heads missed." in text
+    assert re.search(r"At 3e12 FLOPs: baseline hit \([\d.]+ in \[", text)
+    assert re.search(r"scaled_heads missed \([\d.]+ outside \[.*difference of scaled_heads missed \(", text)
     assert "Written 2026-11-30T11:00:00+00:00" in text
 
 
@@ -142,7 +144,7 @@ def test_question_prediction_and_finding_are_told_apart(whole):
 
 def test_every_figure_is_there_and_described(whole):
     described = [attributes["aria-label"] for tag, attributes in whole[1].tags if tag == "svg"]
-    assert sorted(described) == sorted(page.CAPTIONS.values())
+    assert sorted(described) == sorted(words.captions(whole[2], "surface").values())
 
 
 def test_costs_versions_and_the_command_are_there(whole):
@@ -152,7 +154,7 @@ def test_costs_versions_and_the_command_are_there(whole):
 
 def test_figures_rows_and_analysis_are_written_as_files(whole):
     names = {path.name for path in (whole[0].parent / "files").iterdir()}
-    expected = {f"{name}.{kind}" for name in page.CAPTIONS for kind in ("svg", "pdf")}
+    expected = {f"{name}.{kind}" for name in words.captions(whole[2], "surface") for kind in ("svg", "pdf")}
     assert names == expected | {"results.csv", "results.parquet", "analysis.json"}
     assert ledger.read_csv(whole[0].parent / "files" / "results.csv")
 
@@ -173,6 +175,60 @@ def test_a_half_run_unmatched_grid_has_a_page_that_says_so(tmp_path):
     assert "baseline and loop_middle have no minimum inside the sizes trained at 6e11 FLOPs" in text
     assert "No run was predicted before it was trained." in text
     assert "no cell has two finished seeds" in text
+
+
+def downhill(rows):
+    """The rows with losses that fall with size at every budget: no parabola has a minimum inside."""
+    return [row | {LOSS: row[LOSS] - 0.4 * math.log(row["num_params"] / 1e4)} for row in rows]
+
+
+def test_a_grid_without_any_minimum_inside_has_a_page_without_a_number_or_solver_words_at_its_top(tmp_path):
+    design = synthetic.planted_grid()
+    rows = [row for row in synthetic.planted_rows(design) if row["role"] == "grid" and row["budget_flops"] < 3e11]
+    sizes = sorted({row["size"] for row in rows if row["budget_flops"] == 1e11} & {row["size"] for row in rows})[:3]
+    few = [row for row in downhill(rows) if row["budget_flops"] == 1e11 or row["size"] in sizes]
+    found = analysis.analyse([row for row in few if row["size"] in sizes], "baseline", draws=50)
+    text = Reading(page.write("flat", found, few, [], {}, None, tmp_path / "flat.html").read_text()).text
+    top = text[: text.index("Savings and exponents")]
+    assert "No answer yet on scaled_heads: 2 budgets x" in top
+    assert "give no interval; add budgets (3 or more) and sizes (5 or more)." in top
+    assert "needs" not in top
+    assert "not proven" not in text[: text.index("What touches the verdict")]
+    assert "95 % band" not in text
+    assert "Stars are" not in text
+
+
+def test_minima_without_a_law_through_them_are_drawn_without_a_warning():
+    rows = [row for row in synthetic.planted_rows(synthetic.planted_grid()) if row["role"] == "grid"]
+    one = [row for row in rows if row["budget_flops"] == 2.5e11]
+    bent = downhill([row for row in rows if row["budget_flops"] == 6e11])
+    found = analysis.analyse([*one, *bent], "baseline", draws=50)
+    group = found["losses"][LOSS]["groups"]["baseline"]
+    assert [minimum["inside"] for minimum in group["minima"]] == [True, False]
+    assert group["allocation"]["num_params"] is None
+    legends = [axes.get_legend().get_texts()[0].get_text() for axes in evidence.allocation(found).axes]
+    assert legends == ["baseline"] * 3
+
+
+def test_warnings_are_said_once_and_those_on_the_verdict_first():
+    flat = "the curvature is {} standard errors: the minimum is not discernible"
+    flags = [
+        *(
+            {"code": "flat_parabola", "message": f"a: at {at} FLOPs {flat.format(t)}", "variant": "a"}
+            for at, t in (("6e+10", 1), ("1.2e+11", 2.1))
+        ),
+        {"code": "few_budgets", "message": "a: 2 budgets", "variant": "a"},
+        {"code": "few_budgets", "message": "b: 2 budgets", "variant": "b"},
+        {"code": "not_certified", "message": "b: the minimum is not proven", "variant": "b"},
+    ]
+    said = words.warnings({"warnings": flags})
+    assert [(entry["code"], entry["places"]) for entry in said] == [
+        ("not_certified", "b"),
+        ("flat_parabola", "a at 6e10, 1.2e11 FLOPs"),
+        ("few_budgets", "a; b"),
+    ]
+    assert said[1]["text"] == flat.format("1 to 2.1")
+    assert [entry["touches_verdict"] for entry in said] == [True, False, False]
 
 
 def test_a_report_is_one_html_file(tmp_path):
