@@ -105,7 +105,7 @@ def captions(analysis: Mapping[str, Any], kind: str) -> dict[str, str]:
     curves = [group["frontier_curves"][kind] for group in groups if group["frontier_curves"].get(kind)]
     shown = ["every run of the grid"]
     shown += ["the minimum of each budget's parabola"] if inside else []
-    shown += ["the frontier by which the saving is taken"] if curves else []
+    shown += ["the fitted frontiers"] if curves else []
     frontiers = " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
     bands = any(curve["low"] is not None for curve in curves)
     savings = [head["saving"]["estimate"] for head in analysis["headline"].values() if head["saving"]]
