@@ -211,10 +211,11 @@ NOTES = {
     "SMELT": "The control of S is SMELT's own S = 0 row as printed (FLOPs ratio and N); the interval is what the "
     "rounding of N allows. The rows of 16 experts are known not to follow the geometry of the sparse rows. The fitted "
     "window reaches from the sparse run of least compute to that of most.",
-    "Foil": "arXiv 2609.35751, width 1024, vocabulary 49,152; all parameters, embeddings included.",
+    "Foil": "arXiv 2609.35751, width 1024, vocabulary 49,152; all parameters, embeddings included. "
+    "Its two numbers are not printed: they follow from the formula of its released code.",
     "Looped-MoE": "arXiv 2605.09165, vocabulary 50,257; active parameters count every executed layer and both "
     "embeddings. The width of the 246M and 168M models is inferred: 896 is the multiple of 64 that gives both. None "
-    "gives the MoE of 366M; 704 is the nearest.",
+    "gives the MoE of 366M; 704 is the nearest. The active 167.4M is derived, not printed.",
 }
 
 

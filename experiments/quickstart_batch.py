@@ -4,10 +4,10 @@ Prediction  Half the batch is within 0.02 nats and twice the batch worse, for bo
             difference between the arms moves by less than 0.02 nats. Written before the first run.
 Varies      batch of 256, 512, 1024 tokens at equal tokens, two sizes of the quickstart's 1.2e11 FLOPs, both arms.
 Fixed       the rate: scaled with the root of the batch, as AdamW's noise scale suggests (Malladi et al., 2022).
-Found       Half the batch is within 0.03 nats and twice the batch worse, for both arms, so 512 tokens favour neither. The
-            difference between the arms (loop_middle - baseline) is 0.040 and 0.066 nats at half, 0.073 and 0.074 at
-            the batch itself, 0.076 and 0.066 at twice: it moved by up to 0.033, more than predicted, by about what two
-            seeds of each arm would move it (0.029), and never turned. fits/quickstart_batch.csv.
+Found       Half the batch is within 0.03 nats and twice the batch worse, for both arms: 512 tokens favour neither. The
+            arms differ (loop_middle - baseline) by 0.040 and 0.066 nats at half the batch, by 0.073 and 0.074 at the
+            batch, by 0.076 and 0.066 at twice. That moves by up to 0.033, more than predicted and about what other
+            seeds of the four runs would move it (0.029); it never turns. fits/quickstart_batch.csv.
 """
 
 import dataclasses
