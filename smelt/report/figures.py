@@ -31,7 +31,7 @@ def frontier_kind(analysis: Analysis) -> str:
     for head in analysis["headline"].values():
         if head["kind"]:
             return head["kind"]
-    groups = analysis["losses"][LOSS]["groups"].values()
+    groups = (analysis["losses"][LOSS] or {"groups": {}})["groups"].values()
     return next((kind for kind in KINDS if any(group["frontiers"][kind] for group in groups)), KINDS[0])
 
 
