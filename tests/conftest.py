@@ -16,7 +16,7 @@ import pytest
 from smelt.data import corpus, sources
 from smelt.data.documents import Recipe
 from smelt.data.store import Corpus
-from smelt.spec import FFN, ArchSpec, Attention, Loop, Router
+from smelt.spec import FFN, ArchSpec, Attention, Loop, OptimSpec, Router
 
 # fmt: off
 WORDS = (
@@ -24,6 +24,19 @@ WORDS = (
     "they", "at", "be", "this", "from", "have", "or", "by", "one", "had", "not", "but",
 )
 # fmt: on
+
+OPTIM = OptimSpec(
+    peak_lr=0.01,
+    schedule="wsd",
+    warmup_frac=0.1,
+    decay_frac=0.3,
+    final_frac=0.05,
+    beta1=0.9,
+    beta2=0.95,
+    eps=1e-8,
+    weight_decay=0.1,
+    clip_norm=1.0,
+)
 
 
 def architecture(width: int = 16, num_layers: int = 2, num_experts: int = 4, head_dim: int = 12) -> ArchSpec:

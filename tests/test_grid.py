@@ -4,21 +4,9 @@ import pytest
 
 from smelt import budget, grid, match, variants
 from smelt.errors import BadInput
-from smelt.spec import DataSpec, OptimSpec
-from tests.conftest import architecture
+from smelt.spec import DataSpec
+from tests.conftest import OPTIM, architecture
 
-OPTIM = OptimSpec(
-    peak_lr=0.01,
-    schedule="wsd",
-    warmup_frac=0.1,
-    decay_frac=0.3,
-    final_frac=0.05,
-    beta1=0.9,
-    beta2=0.95,
-    eps=1e-8,
-    weight_decay=0.1,
-    clip_norm=1.0,
-)
 DATA = DataSpec(corpus="words", seq_len=32, batch_seqs=4, confine_attention=True, validation_tokens=2048)
 LADDER = [architecture(width) for width in (12, 16, 24)]
 

@@ -2,21 +2,10 @@ import dataclasses
 
 import pytest
 
-from smelt.spec import OptimSpec
 from smelt.train.schedule import learning_rate
+from tests.conftest import OPTIM
 
-WSD = OptimSpec(
-    peak_lr=0.01,
-    schedule="wsd",
-    warmup_frac=0.1,
-    decay_frac=0.25,
-    final_frac=0.05,
-    beta1=0.9,
-    beta2=0.95,
-    eps=1e-8,
-    weight_decay=0.1,
-    clip_norm=1.0,
-)
+WSD = dataclasses.replace(OPTIM, decay_frac=0.25)
 COSINE = dataclasses.replace(WSD, schedule="cosine", decay_frac=1.0)
 
 
