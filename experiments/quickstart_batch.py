@@ -11,6 +11,7 @@ Found       Half the batch is within 0.03 nats and twice the batch worse, for bo
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 from smelt import experiment, grid
@@ -22,7 +23,7 @@ def batch_times(factor: float) -> Callable[[RunSpec], RunSpec]:
         return dataclasses.replace(
             run,
             data=dataclasses.replace(run.data, batch_seqs=round(factor * run.data.batch_seqs)),
-            optim=dataclasses.replace(run.optim, peak_lr=factor**0.5 * run.optim.peak_lr),
+            optim=dataclasses.replace(run.optim, peak_lr=math.sqrt(factor) * run.optim.peak_lr),
             num_steps=round(run.num_steps / factor),
         )
 

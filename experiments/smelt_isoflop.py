@@ -11,6 +11,8 @@ Fixed       a tokenised web corpus (`fineweb-edu`, GPT-2 BPE: smelt corpus build
 Found       Not run: 103 hours at an assumed 2e14 FLOP/s (smelt plan smelt_isoflop --assume-flops-per-sec 2e14).
 """
 
+import math
+
 from smelt import grid, match, variants
 from smelt.spec import FFN, ArchSpec, Attention, DataSpec, Loop, OptimSpec, Router
 
@@ -49,7 +51,7 @@ def baseline(d_model: int) -> ArchSpec:
 def recipe(arch: ArchSpec, budget_flops: float) -> tuple[OptimSpec, DataSpec]:
     """Assumed: the rate rule is to be tested on both arms (as quickstart_rates does) before this grid is paid for."""
     optim = OptimSpec(
-        peak_lr=4e-3 * (192 / arch.d_model) ** 0.5,
+        peak_lr=4e-3 * math.sqrt(192 / arch.d_model),
         schedule="wsd",
         warmup_frac=0.02,
         decay_frac=0.2,
