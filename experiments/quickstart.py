@@ -57,7 +57,8 @@ def baseline(d_model: int) -> ArchSpec:
 
 def recipe(arch: ArchSpec, budget_flops: float) -> tuple[OptimSpec, DataSpec]:
     """The rate falls with the root of the width, for both arms alike. Clipping at 0.3 keeps the wide models' short runs
-    from spikes: at width 32 and 540 steps, clipping at 1 cost 0.04 nats (three seeds each)."""
+    from spikes: at width 32 and 540 steps, clipping at 1 cost 0.04 nats (a pilot of three seeds each, whose rows are
+    not kept)."""
     optim = OptimSpec(
         peak_lr=0.014 * math.sqrt(24 / arch.d_model),
         schedule="wsd",

@@ -90,7 +90,8 @@ def _plan(experiment: Any, calibration: Any, num_workers: int) -> Any:
 
 
 LEGEND = """N, active: non-embedding parameters, all and of one traversal. layers: prelude+looped x passes+coda.
-heads: query/KV heads x width. off: achieved FLOPs over the budget. match: the worst error of what is held equal."""
+heads: query/KV heads x width. off: achieved FLOPs over the budget. match: the worst error of what is held equal.
+time: steps and compilation; evaluation and start-up come on top."""
 
 
 def _print_plan(priced: Any, totals: dict[str, Any], *, markdown: bool, wide: bool) -> None:
