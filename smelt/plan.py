@@ -1,8 +1,9 @@
 """A Grid, a corpus and a calibration -> the grid as a table before anything trains: counts, prices and warnings.
 
 A price that was not measured is None with its reason: seconds and memory come from a calibration of this machine
-(`launch.calibration`) or not at all. Seconds are of steps and compilation: evaluation, saving and start-up come on top. Warnings are data, each with a code: repeated_data, one_sided, few_sizes,
-budget_off, match_off, few_steps, price_extrapolated.
+(`launch.calibration`) or not at all. Seconds are of steps and compilation; evaluation, saving and start-up come on
+top. Warnings are data, each with a code: repeated_data, one_sided, few_sizes, budget_off, match_off, few_steps,
+price_extrapolated.
 """
 
 import shutil
