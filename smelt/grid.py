@@ -318,14 +318,16 @@ def only(
     budgets_flops: Sequence[float] | None = None,
     roles: Sequence[str] | None = None,
     sizes: Sequence[int] | None = None,
+    variants: Sequence[str] | None = None,
 ) -> Grid:
-    """The cells of a grid at these budgets, of these roles and sizes. Raises BadInput where nothing is left."""
+    """The cells at these budgets, of these roles, sizes and variants. Raises BadInput where nothing is left."""
 
     def kept(cell: Cell) -> bool:
         return (
             (budgets_flops is None or cell.budget_flops in budgets_flops)
             and (roles is None or cell.role in roles)
             and (sizes is None or cell.size in sizes)
+            and (variants is None or cell.variant in variants)
         )
 
     return replace(grid, cells=tuple(cell for cell in grid.cells if kept(cell)))
