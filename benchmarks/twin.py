@@ -2,8 +2,8 @@
 
     loss = E + A N^-alpha + B D^-beta, times exp(residual)
 
-The rows spread as those that Epoch AI read off Hoffmann et al. 2022, figure 4, do (sizes 5e7 to 3e10, 0.45 to 340 tokens
-a parameter, log residuals of 0.5 % with heavy tails, five of six beyond the Huber threshold), but none is copied: those
+The rows spread as those that Epoch AI read off Hoffmann et al. 2022, figure 4 (sizes 5e7 to 3e10, 0.45 to 340 tokens a
+parameter, log residuals of 0.5 % with heavy tails, five of six beyond the Huber threshold), but none is copied: those
 have no licence.
 
 The optimum is the planted law by construction. At a minimum of the sum of Huber(residual) the clipped residuals times
@@ -28,7 +28,8 @@ FILE = Path(__file__).resolve().parent.parent / "fits" / "tables" / "chinchilla_
 LAW = {"E": 1.8, "A": 480.0, "B": 2000.0, "alpha": 0.35, "beta": 0.365}
 DELTA = 1e-3
 NUM_ROWS = 240
-SEED = 61  # the first of 0 to 60 that can be balanced are 7, 11, 45 and 57; this one's objective is nearest the original
+# Seeds 7, 11, 45 and 57 can be balanced too; the objective of this one is nearest the original's 0.001018.
+SEED = 61
 
 
 def rows(seed: int = SEED) -> dict[str, np.ndarray]:
