@@ -5,10 +5,11 @@ Useful alone: `from smelt import fit`. Knows nothing of training, of a ledger or
     laws        a law is a value: a floor and power-law terms in named columns
     solver      the certified minimum of a robust objective, many reweighted copies at once
     surface     Approach 3: fit_surface, bootstrap, predict
-    isoflop     Approach 2: isoflop_minima, allocation
+    isoflop     Approach 2: isoflop_minima, correct_minima (without the parabola's bias), allocation
     frontier    loss = E + A C^-alpha through points, or of a surface
     savings     compute-equivalent savings between two frontiers
-    groups      all of it for a table of runs in groups, as one plain dict
+    groups      all of it for a table of runs in groups: fit_groups
+    summary     the same as one plain dict: group_analysis
 """
 
 from smelt.fit.frontier import (
@@ -19,12 +20,22 @@ from smelt.fit.frontier import (
     surface_frontier,
     surface_optimum,
 )
-from smelt.fit.groups import group_analysis
+from smelt.fit.groups import Groups, fit_groups
 from smelt.fit.intervals import joint_counts
-from smelt.fit.isoflop import Allocation, Minimum, allocation, isoflop_minima, minima_of_groups
+from smelt.fit.isoflop import (
+    Allocation,
+    Correction,
+    Minimum,
+    allocation,
+    correct_minima,
+    correct_minima_of_groups,
+    isoflop_minima,
+    minima_of_groups,
+)
 from smelt.fit.laws import CHINCHILLA, FLOPS_TOKENS, PURE, SATURATING, SMELT, Law, Power, Term, decay, predicted_loss
 from smelt.fit.result import Estimate, Flag, estimate, jsonable
 from smelt.fit.savings import Saving, savings
+from smelt.fit.summary import group_analysis
 from smelt.fit.surface import Prediction, SurfaceFit, bootstrap, fit_surface, predict
 
 __all__ = [
@@ -34,9 +45,11 @@ __all__ = [
     "SATURATING",
     "SMELT",
     "Allocation",
+    "Correction",
     "Estimate",
     "Flag",
     "Frontier",
+    "Groups",
     "Law",
     "Minimum",
     "Optimum",
@@ -47,9 +60,12 @@ __all__ = [
     "Term",
     "allocation",
     "bootstrap",
+    "correct_minima",
+    "correct_minima_of_groups",
     "decay",
     "estimate",
     "fit_frontier",
+    "fit_groups",
     "fit_surface",
     "given_frontier",
     "group_analysis",

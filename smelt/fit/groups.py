@@ -1,11 +1,12 @@
-"""A table of runs in groups in; minima, allocations, surfaces, frontiers and savings over a reference out, as one dict.
+"""A table of runs in groups in; minima, allocations, surfaces, frontiers and savings over a reference out.
 
-The dict is plain JSON: numbers, lists, None with a reason beside it. Groups are drawn jointly: a run of one group
-and its partner in another, named by an equal `pair` label at an equal budget, are in or out of a bootstrap draw
+The fits keep their draws, for `answers` to ask and `summary` to write down. Groups are drawn jointly: a run of one
+group and its partner in another, named by an equal `pair` label at an equal budget, are in or out of a bootstrap draw
 together and share correlated noise, so that what they have in common cancels in the savings. Call it once for each
-loss column (validation, one domain, bits per byte).
+loss column (validation, one domain, bits per byte). It does not know whether groups were matched in anything.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,224 +14,246 @@ import numpy as np
 
 from smelt.errors import BadInput
 from smelt.fit import intervals, isoflop, laws, tables
-from smelt.fit.frontier import Frontier, fit_frontier, surface_frontier, surface_optimum
-from smelt.fit.result import Flag, jsonable
-from smelt.fit.savings import savings
-from smelt.fit.surface import SurfaceFit, bootstrap, fit_surface, predict
+from smelt.fit.frontier import Frontier, fit_frontier, surface_frontier
+from smelt.fit.result import Flag, estimate
+from smelt.fit.surface import SurfaceFit, bootstrap, fit_surface
 
 FRONTIER_KINDS = ("pure", "saturating", "surface")
-CURVE_POINTS = 41
-# A budget's runs end on whole steps; further from the nominal budget than this, an IsoFLOP curve is not one.
-MAX_BUDGET_MISS = 0.02
+MAX_POINTS = 7  # of a compute range, where no budgets are named
+# C = k N D with one k: attention and head make k fall with size; beyond this the optimum is that of a mean run.
+MAX_UNIT_SPREAD = 1.1
 
 
-def group_analysis(
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """All fits of a table, by group; `names` begins with the reference.
+
+    rows           columns of the kept rows, their labels and bootstrap units
+    surfaces       the law fitted to each group with joint draws, None where it could not be
+    frontiers      by kind, those that could be had
+    frontier_options   flops_per_unit and the law's fixed columns, as `surface_frontier` takes them
+    compute_range_flops   of the rows; None where their compute is not known
+    reasons        part -> why a group lacks it
+    points_flops   budgets, or points of the compute range, at which optima and savings are given
+    """
+
+    names: tuple[str, ...]
+    loss_column: str
+    law: laws.Law
+    rows: dict[str, dict]
+    minima: dict[str, list[isoflop.Minimum]]
+    surfaces: dict[str, SurfaceFit | None]
+    frontiers: dict[str, dict[str, Frontier]]
+    frontier_options: dict[str, dict[str, Any]]
+    compute_range_flops: dict[str, tuple[float, float] | None]
+    reasons: dict[str, dict[str, str]]
+    points_flops: tuple[float, ...]
+    rows_left_out: list[dict]
+    warnings: tuple[Flag, ...]
+    method: dict[str, Any]
+
+    @property
+    def reference(self) -> str:
+        return self.names[0]
+
+
+def fit_groups(
     table: Mapping[str, Sequence],
-    reference: str,
+    reference: str | None = None,
     *,
     loss_column: str = "loss_nats",
     law: laws.Law | str = "flops_tokens",
     fixed: Mapping[str, float] | None = None,
     flops_per_unit: float | None = None,
+    objective: str = "huber_log",
+    delta: float | str = 1e-3,
     budgets_flops: Sequence[float] = (),
-    predict_rows: Mapping[str, Sequence] | None = None,
     draws: int = 1000,
     seed: int = 0,
-) -> dict[str, Any]:
-    """Everything that a report shows of a grid of runs.
+) -> Groups:
+    """Every fit of a grid of runs, or of anybody's table.
 
-    `table` holds one list or array a column, one entry a run: group, budget_flops (nominal, a label), num_params,
-    num_tokens, train_flops (as achieved) and `loss_column`; pair (the label of the size that matched runs of several
-    groups share) and seed where there are any; and the law's further columns. Training FLOPs per token are
-    train_flops / num_tokens; a column flops_per_token that says otherwise is refused.
+    `table` holds one list or array a column, one entry a run: `loss_column` and the law's columns; and where there are
+    any group, budget_flops (nominal, a label), num_params, num_tokens, train_flops (as achieved), pair (the label of
+    the size that matched runs of several groups share), run_id, and unit. Training FLOPs per token are train_flops /
+    num_tokens; a column flops_per_token that says otherwise is refused. Without a group all rows are one; without
+    budgets there are no IsoFLOP minima.
 
     `law` is fitted to each group and its frontier taken under C = flops_per_token * num_tokens (`fixed` gives
-    density for SMELT's law), or under C = flops_per_unit * num_params * num_tokens for a law in num_params.
-    `budgets_flops` adds budgets to those of the table at which savings are given. `predict_rows` is a table of runs
-    that the fits have not seen (group, num_params, num_tokens, train_flops, the loss where it is known): each is
-    predicted from its group's surface, and is a hit where its loss lies in the interval.
+    density for SMELT's law), or under C = flops_per_unit * num_params * num_tokens for a law in num_params:
+    flops_per_unit is given for all groups, or is the geometric mean over a group's own rows. A law in compute_flops
+    alone is its own frontier. `objective` and `delta` are those of `fit_surface`. `budgets_flops` adds budgets to
+    those of the table at which savings are given.
+
+    What is resampled as one: rows of an equal `unit`; else of an equal (budget, pair); else, without budgets, of an
+    equal pair or run_id; else each row.
 
     A loss that is None is a run without a measurement: it is left out and listed. Raises BadInput for a missing
     column, an unknown reference, and NaN or non-positive numbers; what a table has too few runs for is None in the
-    result, with the reason under "reasons".
+    result, with the reason.
     """
     law = laws.law(law)
-    rows, left_out, flags = _rows(table, loss_column, law)
+    rows, left_out, flags, unit_words = tables.rows_of_groups(table, loss_column, law, flops_per_unit)
     names = list(dict.fromkeys(rows["group"]))
+    if reference is None and len(names) > 1:
+        raise BadInput(f"there are {len(names)} groups and no reference; choose one of {', '.join(map(str, names))}")
+    reference = names[0] if reference is None else reference
     if reference not in names:
         raise BadInput(f"no run is of the group {reference!r}; choose one of {', '.join(map(str, names))}")
     names.sort(key=lambda name: name != reference)  # stable: the reference first, the others as they came
     by_group = {name: _selected(rows, np.flatnonzero(rows["group"] == name)) for name in names}
-    flags += _pairing_flags(by_group, reference)
-    all_budgets = sorted({float(b) for b in rows["budget_flops"]} | {float(b) for b in budgets_flops})
+    if "pair" in table or "budget_flops" in rows:
+        flags += _pairing_flags(by_group, reference)
+    ranges = {name: _compute_range(group) for name, group in by_group.items()}
+    points = _points(rows, list(ranges.values()), budgets_flops)
 
     reasons: dict[str, dict[str, str]] = {name: {} for name in names}
     shared: dict[str, str] = {}
-    minima = _attempt(shared, "minima", isoflop.minima_of_groups, by_group, draws=draws, seed=seed)
+    minima = attempt(shared, "minima", _minima, by_group, draws=draws, seed=seed)
     minima = minima or {name: [] for name in names}
     counts = intervals.joint_counts({name: by_group[name]["unit"] for name in names}, draws=draws, seed=seed)
-    options = {"flops_per_unit": flops_per_unit, **(fixed or {})}
-    frontiers: dict[str, dict[str, Frontier]] = {name: {} for name in names}
     surfaces: dict[str, SurfaceFit | None] = {}
-    groups = {}
-    for name in names:
-        group, why = by_group[name], reasons[name]
+    frontiers: dict[str, dict[str, Frontier]] = {}
+    options: dict[str, dict[str, Any]] = {}
+    for name, group in by_group.items():
+        why = reasons[name]
         why.update(shared)
-        covered = (float(group["train_flops"].min()), float(group["train_flops"].max()))
-        surface = surfaces[name] = _attempt(why, "surface", _surface, group, law, counts[name])
+        unit, unit_flags = _flops_per_unit(law, name, group, flops_per_unit)
+        flags += unit_flags
+        options[name] = {"flops_per_unit": unit, **(fixed or {})}
+        surface = surfaces[name] = attempt(why, "surface", _surface, group, law, objective, delta, counts[name])
         found = {}
         if surface is not None:
-            found["surface"] = _attempt(
-                why, "frontier surface", surface_frontier, surface, compute_range_flops=covered, **options
-            )
+            found["surface"] = attempt(why, "frontier surface", _of_surface, surface, ranges[name], options[name])
         for kind in ("pure", "saturating"):
-            found[kind] = _attempt(
+            found[kind] = attempt(
                 why, f"frontier {kind}", _through_minima, minima[name], saturating=kind == "saturating", seed=seed
             )
         frontiers[name] = {kind: frontier for kind, frontier in found.items() if frontier is not None}
-        optima = []
-        if surface is not None and "surface" in frontiers[name]:
-            optima = [surface_optimum(surface, budget, **options) for budget in all_budgets]
-        groups[name] = {
-            "num_rows": len(group["loss_nats"]),
-            "compute_range_flops": covered,
-            "rows": {key: group[key] for key in ("label", "budget_flops", "num_params", "num_tokens", "loss_nats")},
-            "minima": minima[name],
-            "allocation": {
-                quantity: _attempt(why, f"allocation {quantity}", isoflop.allocation, minima[name], quantity)
-                for quantity in ("num_params", "num_tokens")
-            },
-            "surface": None if surface is None else surface.to_json(),
-            "optima": optima,
-            "frontiers": {kind: frontiers[name].get(kind) for kind in FRONTIER_KINDS},
-            "frontier_curves": {kind: _band(f, all_budgets) for kind, f in frontiers[name].items()},
-            "reasons": why,
-        }
-    compared: dict[str, Any] = {}
-    for name in names[1:]:
-        compared[name] = {"recommended": None}
-        for kind in FRONTIER_KINDS:
-            pair = frontiers[name].get(kind), frontiers[reference].get(kind)
-            if None in pair:
-                missing = name if pair[0] is None else reference
-                reason = reasons[missing].get(f"frontier {kind}") or reasons[missing].get("surface") or "no frontier"
-                compared[name][kind] = {"at_budgets": None, "curve": None, "reason": f"{missing}: {reason}"}
-                continue
-            # The surface is unbiased and covers in simulation; a pure law is biased wherever the loss saturates.
-            if compared[name]["recommended"] in (None, "pure") or kind == "surface":
-                compared[name]["recommended"] = kind
-            compared[name][kind] = {
-                "at_budgets": savings(*pair, all_budgets),
-                "curve": _savings_curve(*pair, all_budgets),
-                "reason": None,
-            }
-    return jsonable(
-        {
-            "reference": reference,
-            "group_names": names,
-            "loss_column": loss_column,
-            "budgets_flops": all_budgets,
-            "groups": groups,
-            "savings": compared,
-            "predictions": [] if predict_rows is None else _predictions(predict_rows, surfaces, loss_column, seed),
-            "method": {
-                "law": {"name": law.name, "equation": law.equation},
-                "surface": "Huber (delta 1e-3) of log residuals, summed; (budget, pair) resampled jointly over groups",
-                "minima": "parabola of the loss in ln size; noise pooled over budgets, correlated over matched runs",
-                "minima_bias": isoflop.BIAS_NOTE,
-                "confidence": 0.95,
-                "num_draws": draws,
-                "seed": seed,
-            },
-            "rows_used": len(rows["loss_nats"]),
-            "rows_left_out": left_out,
-            "warnings": flags,
-        }
+    return Groups(
+        names=tuple(names),
+        loss_column=loss_column,
+        law=law,
+        rows=by_group,
+        minima=minima,
+        surfaces=surfaces,
+        frontiers=frontiers,
+        frontier_options=options,
+        compute_range_flops=ranges,
+        reasons=reasons,
+        points_flops=tuple(points),
+        rows_left_out=left_out,
+        warnings=tuple(flags),
+        method={
+            "law": {"name": law.name, "equation": law.equation},
+            "surface": f"{_objective_in_words(objective, delta)}, summed; {unit_words} resampled jointly over groups",
+            "minima": "parabola of the loss in ln size; noise pooled over budgets, correlated over matched runs",
+            "minima_bias": isoflop.BIAS_NOTE,
+            "confidence": 0.95,
+            "num_draws": draws,
+            "seed": seed,
+        },
     )
 
 
-def _rows(table: Mapping[str, Sequence], loss_column: str, law: laws.Law) -> tuple[dict, list[dict], list[Flag]]:
-    needed = ("group", "budget_flops", "num_params", "num_tokens", "train_flops", loss_column)
-    extra = tuple(c for c in law.columns if c not in (*needed, "flops_per_token"))
-    for name in (*needed, *extra):
-        if name not in table:
-            raise BadInput(f"the table has no column {name!r}; give it, have {', '.join(table) or 'none'}")
-    num_rows = len(table[loss_column])
-    for name in table:
-        if len(table[name]) != num_rows:
-            raise BadInput(f"{name} has {len(table[name])} rows, {loss_column} {num_rows}; give one a run")
-    losses = list(table[loss_column])
-    kept = [i for i, value in enumerate(losses) if value is not None]
-    labels = list(table["run_id"]) if "run_id" in table else list(range(num_rows))
-    left_out = [
-        {"row": i, "run_id": labels[i], "group": table["group"][i], "reason": f"{loss_column} is null"}
-        for i in range(num_rows)
-        if losses[i] is None
-    ]
-    if not kept:
-        raise BadInput(f"no row of {num_rows} has a {loss_column}; there is nothing to fit")
-    numbers = {name: [table[name][i] for i in kept] for name in (*needed[1:], *extra)}
-    rows: dict[str, Any] = tables.positive_columns(numbers, list(numbers))
-    rows["loss_nats"] = rows.pop(loss_column)
-    rows["flops_per_token"] = rows["train_flops"] / rows["num_tokens"]
-    flags = []
-    if left_out:
-        flags.append(Flag(code="rows_left_out", message=f"{len(left_out)} of {num_rows} rows have no {loss_column}"))
-    if "flops_per_token" in table:
-        given = tables.positive("flops_per_token", [table["flops_per_token"][i] for i in kept])
-        ratio = rows["flops_per_token"] / given
-        worst = int(np.argmax(np.abs(np.log(ratio))))
-        if abs(np.log(ratio[worst])) > 0.02:
-            raise BadInput(
-                f"flops_per_token is {given[worst]:.6g} in row {kept[worst]}, where train_flops / num_tokens is "
-                f"{rows['flops_per_token'][worst]:.6g}; give training FLOPs per token, forward and backward"
-            )
-    miss = np.abs(np.log(rows["train_flops"] / rows["budget_flops"]))
-    if miss.max() > MAX_BUDGET_MISS:
-        worst = int(np.argmax(miss))
-        flags.append(
-            Flag(
-                code="budget_missed",
-                message=f"row {kept[worst]} spent {rows['train_flops'][worst]:.4g} FLOPs of a budget of "
-                f"{rows['budget_flops'][worst]:.4g}; its IsoFLOP curve mixes budgets",
-            )
-        )
-    rows["group"] = np.array([str(table["group"][i]) for i in kept], dtype=object)
-    rows["label"] = [labels[i] for i in kept]
-    if "pair" in table:
-        rows["cell"] = [str(table["pair"][i]) for i in kept]
-    else:
-        # Without labels nothing says which runs are partners: groups are then drawn apart.
-        rows["cell"] = [f"{g}:{n:.12g}" for g, n in zip(rows["group"], rows["num_params"], strict=True)]
-    rows["unit"] = [f"{b:.12g}|{c}" for b, c in zip(rows["budget_flops"], rows["cell"], strict=True)]
-    checked = {k: rows[k] for k in ("budget_flops", "num_params", "num_tokens", "loss_nats")}
-    checked["group"] = np.unique(rows["group"].astype(str), return_inverse=True)[1].astype(float)
-    flags += tables.duplicates(checked)
-    return rows, left_out, flags
+def recommended(fits: Groups, name: str, reference: str | None = None) -> str | None:
+    """The kind of frontier that a saving of `name` over the reference is best read from; None where they share none.
+
+    The surface is unbiased and covers in simulation; a pure law is biased wherever the loss saturates.
+    """
+    both = fits.frontiers[name].keys() & fits.frontiers[reference or fits.reference].keys()
+    return next((kind for kind in ("surface", "saturating", "pure") if kind in both), None)
 
 
-def _predictions(
-    table: Mapping[str, Sequence], surfaces: Mapping[str, SurfaceFit | None], loss_column: str, seed: int
-) -> list[dict[str, Any]]:
-    measured = list(table[loss_column]) if loss_column in table else [None] * len(table["group"])
-    names = [name for name in table if name not in ("group", loss_column) and not _is_text(table[name])]
-    found = []
-    for row, group in enumerate(table["group"]):
-        if group not in surfaces:
-            raise BadInput(f"row {row} to predict is of the group {group!r}; choose one of {', '.join(surfaces)}")
-        columns = {name: float(tables.positive(name, [table[name][row]])[0]) for name in names}
-        columns["flops_per_token"] = columns["train_flops"] / columns["num_tokens"]
-        fit, loss = surfaces[group], measured[row]
-        prediction = None if fit is None else predict(fit, columns, seed=seed)
-        hit = None
-        if loss is not None and prediction is not None and prediction.estimate.low is not None:
-            hit = bool(prediction.estimate.low <= loss <= prediction.estimate.high)
-        found.append({"group": group, "columns": columns, "prediction": prediction, "loss_nats": loss, "hit": hit})
-    return found
+def why_no_frontier(fits: Groups, name: str, kind: str) -> str:
+    why = fits.reasons[name]
+    return f"{name}: {why.get(f'frontier {kind}') or why.get('surface') or 'no frontier'}"
 
 
-def _is_text(values: Sequence) -> bool:
-    return any(isinstance(value, str) or value is None for value in values)
+def _compute_range(group: Mapping) -> tuple[float, float] | None:
+    if "train_flops" not in group:
+        return None
+    return float(group["train_flops"].min()), float(group["train_flops"].max())
+
+
+def _points(rows: Mapping, ranges: Sequence[tuple[float, float] | None], asked: Sequence[float]) -> list[float]:
+    """The table's budgets and those asked for; without either, round points of the compute that all groups cover."""
+    named = sorted({float(b) for b in rows.get("budget_flops", ())} | {float(b) for b in asked})
+    known = [covered for covered in ranges if covered is not None]
+    if named or not known:
+        return named
+    low, high = max(r[0] for r in known), min(r[1] for r in known)
+    if low >= high:
+        low, high = known[0]  # the reference's: the savings then say how far they extrapolate
+    decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    for steps in ((1, 2, 5), (1, 3), (1,)):
+        points = [float(f"{step}e{decade}") for decade in decades for step in steps]
+        inside = [point for point in points if low <= point <= high]
+        if len(inside) <= MAX_POINTS:
+            break
+    return inside if len(inside) > 1 else [float(f"{point:.2e}") for point in np.geomspace(low, high, 3)]
+
+
+def _objective_in_words(objective: str, delta: float | str) -> str:
+    if objective == "huber_log":
+        return f"Huber (delta {'1e-3' if delta == 1e-3 else delta}) of log residuals"
+    shape, _, of = objective.partition("_")
+    threshold = f" (delta {delta})" if shape == "huber" else ""
+    return f"{shape.capitalize()}{threshold} of {'log residuals' if of == 'log' else 'residuals'}"
+
+
+def _flops_per_unit(law: laws.Law, name: str, group: Mapping, given: float | None) -> tuple[float | None, list[Flag]]:
+    """k of C = k num_params num_tokens: as given, else the geometric mean over the group's rows."""
+    if given is not None or "num_params" not in law.columns or not {"train_flops", "num_tokens"} <= group.keys():
+        return given, []
+    each = group["train_flops"] / (group["num_params"] * group["num_tokens"])
+    mean, spread = float(np.exp(np.log(each).mean())), float(each.max() / each.min())
+    if spread <= MAX_UNIT_SPREAD:
+        return mean, []
+    message = (
+        f"{name}: train_flops / (num_params num_tokens) goes from {each.min():.4g} to {each.max():.4g}; frontiers and "
+        f"optima take its mean {mean:.4g}, a law in flops_per_token takes each row's own"
+    )
+    return mean, [Flag(code="flops_per_unit_varies", message=message)]
+
+
+def is_frontier(law: laws.Law) -> bool:
+    return law.columns == ("compute_flops",) and len(law.terms) == 1
+
+
+def _of_surface(surface: SurfaceFit, covered: tuple[float, float] | None, options: Mapping[str, Any]) -> Frontier:
+    if covered is None:
+        raise BadInput("the compute of the rows is not known; give train_flops (or 6ND where that is meant)")
+    if not is_frontier(surface.law):
+        return surface_frontier(surface, compute_range_flops=covered, **options)
+    (term,) = surface.law.terms
+    power = term.powers[0]
+
+    def read(values: Mapping) -> dict[str, Any]:
+        exponent = -power.sign * np.asarray(values[power.exponent])
+        floor = values[surface.law.floor] if surface.law.floor else np.where(np.isnan(exponent), np.nan, 0.0)
+        return {"floor": floor, "log_coefficient": np.log(values[term.coefficient]), "exponent": exponent}
+
+    point, draws = read(surface.parameters), None if surface.draws is None else read(surface.draws)
+    method = "law fitted again to bootstrap draws by unit"
+    return Frontier(
+        kind=surface.law.name,
+        **{key: float(value) for key, value in point.items()},
+        compute_range_flops=covered,
+        estimates={
+            key: estimate(float(point[key]), None if draws is None else draws[key], method=method)
+            for key in ("floor", "exponent")
+        },
+        draws=draws,
+    )
+
+
+def _minima(by_group: Mapping[str, Mapping], *, draws: int, seed: int) -> dict[str, list[isoflop.Minimum]]:
+    some = next(iter(by_group.values()))
+    for name in ("budget_flops", "num_params"):
+        if name not in some:
+            raise BadInput(f"there is no column {name}: without it no IsoFLOP curves")
+    return isoflop.minima_of_groups(by_group, draws=draws, seed=seed)
 
 
 def _selected(rows: Mapping, where: np.ndarray) -> dict:
@@ -252,7 +275,7 @@ def _pairing_flags(by_group: Mapping[str, Mapping], reference: str) -> list[Flag
     return flags
 
 
-def _attempt(reasons: dict[str, str], part: str, make: Callable, *args: Any, **options: Any) -> Any:
+def attempt(reasons: dict[str, str], part: str, make: Callable, *args: Any, **options: Any) -> Any:
     """What `make` returns, or None and its refusal under reasons[part]: a grid that is half run has a report too."""
     try:
         return make(*args, **options)
@@ -261,8 +284,9 @@ def _attempt(reasons: dict[str, str], part: str, make: Callable, *args: Any, **o
         return None
 
 
-def _surface(group: Mapping, law: laws.Law, counts: np.ndarray) -> SurfaceFit:
-    return bootstrap(fit_surface(group, group["loss_nats"], law), counts=counts)
+def _surface(group: Mapping, law: laws.Law, objective: str, delta: float | str, counts: np.ndarray) -> SurfaceFit:
+    fitted = fit_surface(group, group["loss_nats"], law, objective=objective, delta=delta)
+    return bootstrap(fitted, counts=counts)
 
 
 def _through_minima(minima: Sequence[isoflop.Minimum], *, saturating: bool, seed: int) -> Frontier:
@@ -275,25 +299,3 @@ def _through_minima(minima: Sequence[isoflop.Minimum], *, saturating: bool, seed
     return fit_frontier(
         [m.budget_flops for m in used], [m.loss_min for m in used], saturating, loss_draws=draws, seed=seed
     )
-
-
-def _band(frontier: Frontier, budgets: Sequence[float]) -> dict[str, Any]:
-    """The frontier and its 95 % band over the budgets, for drawing."""
-    compute = np.geomspace(min(budgets), max(budgets), CURVE_POINTS)
-    draws = frontier.loss_draws(compute)
-    low = high = None
-    if draws is not None and not np.isnan(draws).all():
-        usable = draws[~np.isnan(draws).any(axis=1)]
-        low, high = np.quantile(usable, [0.025, 0.975], axis=0)
-    return {"compute_flops": compute, "loss_nats": frontier.loss(compute), "low": low, "high": high}
-
-
-def _savings_curve(target: Frontier, reference: Frontier, budgets: Sequence[float]) -> dict[str, Any]:
-    compute = np.geomspace(min(budgets), max(budgets), CURVE_POINTS)
-    found = [saving.estimate for saving in savings(target, reference, compute)]
-    return {
-        "compute_flops": compute,
-        "value": [e.value for e in found],
-        "low": [e.low for e in found],
-        "high": [e.high for e in found],
-    }

@@ -1,0 +1,152 @@
+"""All fits of a table of runs in; one dict of plain JSON out: numbers, lists, None with a reason beside it.
+
+    reference, group_names, loss_column, budgets_flops
+    groups.<name>     rows, minima[], allocation, surface, optima[] (one a budget), frontiers, frontier_curves, reasons
+    savings.<name>    recommended, and per kind at_budgets[], curve, reason
+    predictions[], method, rows_used, rows_left_out[], warnings[]
+
+It fits nothing itself: every number is read off `groups.fit_groups`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from smelt.errors import BadInput
+from smelt.fit import isoflop, tables
+from smelt.fit.frontier import Frontier, surface_optimum
+from smelt.fit.groups import FRONTIER_KINDS, Groups, attempt, fit_groups, is_frontier, recommended, why_no_frontier
+from smelt.fit.result import jsonable
+from smelt.fit.savings import savings
+from smelt.fit.surface import SurfaceFit, predict
+
+CURVE_POINTS = 41
+
+
+def group_analysis(
+    table: Mapping[str, Sequence],
+    reference: str | None = None,
+    *,
+    predict_rows: Mapping[str, Sequence] | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> dict[str, Any]:
+    """Everything that a report shows of a grid of runs: `fit_groups` with its options, written down.
+
+    `predict_rows` is a table of runs that the fits have not seen (group, num_params, num_tokens, train_flops, the loss
+    where it is known): each is predicted from its group's surface, and is a hit where its loss lies in the interval.
+    """
+    fits = fit_groups(table, reference, seed=seed, **options)
+    predictions = [] if predict_rows is None else _predictions(predict_rows, fits.surfaces, fits.loss_column, seed)
+    return {**written(fits), "predictions": jsonable(predictions)}
+
+
+def written(fits: Groups) -> dict[str, Any]:
+    """The fits as one dict of plain JSON; docs/fitting.md lists its keys."""
+    reference, points = fits.reference, list(fits.points_flops)
+    groups = {}
+    for name in fits.names:
+        group, why, surface = fits.rows[name], fits.reasons[name], fits.surfaces[name]
+        covered, frontiers = fits.compute_range_flops[name], fits.frontiers[name]
+        optima = []
+        if surface is not None and "surface" in frontiers and not is_frontier(fits.law):
+            optima = [surface_optimum(surface, point, **fits.frontier_options[name]) for point in points]
+        compute = "budget_flops" if "budget_flops" in group else "train_flops"
+        band = points if "budget_flops" in group else covered
+        groups[name] = {
+            "num_rows": len(group["loss_nats"]),
+            "compute_range_flops": covered,
+            "rows": {
+                key: group[key] for key in ("label", compute, "num_params", "num_tokens", "loss_nats") if key in group
+            },
+            "minima": fits.minima[name],
+            "allocation": {
+                quantity: attempt(why, f"allocation {quantity}", isoflop.allocation, fits.minima[name], quantity)
+                for quantity in ("num_params", "num_tokens")
+            },
+            "surface": None if surface is None else surface.to_json(),
+            "optima": optima,
+            "frontiers": {kind: frontiers.get(kind) for kind in FRONTIER_KINDS},
+            "frontier_curves": {kind: _band(f, band) for kind, f in frontiers.items()},
+            "reasons": why,
+        }
+    return jsonable(
+        {
+            "reference": reference,
+            "group_names": fits.names,
+            "loss_column": fits.loss_column,
+            "budgets_flops": points,
+            "groups": groups,
+            "savings": {name: _compared(fits, name) for name in fits.names[1:]},
+            "predictions": [],
+            "method": fits.method,
+            "rows_used": sum(len(group["loss_nats"]) for group in fits.rows.values()),
+            "rows_left_out": fits.rows_left_out,
+            "warnings": fits.warnings,
+        }
+    )
+
+
+def _compared(fits: Groups, name: str) -> dict[str, Any]:
+    compared: dict[str, Any] = {"recommended": recommended(fits, name)}
+    points = list(fits.points_flops)
+    for kind in FRONTIER_KINDS:
+        pair = fits.frontiers[name].get(kind), fits.frontiers[fits.reference].get(kind)
+        if None in pair:
+            reason = why_no_frontier(fits, name if pair[0] is None else fits.reference, kind)
+            compared[kind] = {"at_budgets": None, "curve": None, "reason": reason}
+            continue
+        compared[kind] = {
+            "at_budgets": savings(*pair, points),
+            "curve": _savings_curve(*pair, points),
+            "reason": None,
+        }
+    return compared
+
+
+def _band(frontier: Frontier, budgets: Sequence[float]) -> dict[str, Any]:
+    """The frontier and its 95 % band over the budgets, for drawing."""
+    compute = np.geomspace(min(budgets), max(budgets), CURVE_POINTS)
+    draws = frontier.loss_draws(compute)
+    low = high = None
+    if draws is not None and not np.isnan(draws).all():
+        usable = draws[~np.isnan(draws).any(axis=1)]
+        low, high = np.quantile(usable, [0.025, 0.975], axis=0)
+    return {"compute_flops": compute, "loss_nats": frontier.loss(compute), "low": low, "high": high}
+
+
+def _savings_curve(target: Frontier, reference: Frontier, budgets: Sequence[float]) -> dict[str, Any]:
+    compute = np.geomspace(min(budgets), max(budgets), CURVE_POINTS)
+    found = [saving.estimate for saving in savings(target, reference, compute)]
+    return {
+        "compute_flops": compute,
+        "value": [e.value for e in found],
+        "low": [e.low for e in found],
+        "high": [e.high for e in found],
+    }
+
+
+def _predictions(
+    table: Mapping[str, Sequence], surfaces: Mapping[str, SurfaceFit | None], loss_column: str, seed: int
+) -> list[dict[str, Any]]:
+    measured = list(table[loss_column]) if loss_column in table else [None] * len(table["group"])
+    names = [name for name in table if name not in ("group", loss_column) and not _is_text(table[name])]
+    found = []
+    for row, group in enumerate(table["group"]):
+        if group not in surfaces:
+            raise BadInput(f"row {row} to predict is of the group {group!r}; choose one of {', '.join(surfaces)}")
+        columns = {name: float(tables.positive(name, [table[name][row]])[0]) for name in names}
+        if {"train_flops", "num_tokens"} <= columns.keys():
+            columns["flops_per_token"] = columns["train_flops"] / columns["num_tokens"]
+        fit, loss = surfaces[group], measured[row]
+        prediction = None if fit is None else predict(fit, columns, seed=seed)
+        hit = None
+        if loss is not None and prediction is not None and prediction.estimate.low is not None:
+            hit = bool(prediction.estimate.low <= loss <= prediction.estimate.high)
+        found.append({"group": group, "columns": columns, "prediction": prediction, "loss_nats": loss, "hit": hit})
+    return found
+
+
+def _is_text(values: Sequence) -> bool:
+    return any(isinstance(value, str) or value is None for value in values)
