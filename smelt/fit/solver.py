@@ -1,24 +1,38 @@
-"""Log losses and a law's design in, the certified minimum of a robust objective out; many reweighted copies at once.
+"""A problem in, the certified minimum of its objective out; many reweighted copies at once.
 
-    objective = sum_i weight_i * Huber_delta(ln loss_i - logsumexp_k u_ki),   u_k = c_k + sum_m Z_kmi exponent_m
+The objective stands in `objective`. Three steps:
 
-Huber_delta is half-square inside delta and linear outside (delta = inf: least squares). The objective is a *sum*:
-the mean with a solver's default tolerances stops early and reports success (Besiroglu et al. 2024).
-
-- Columns are centred in logarithms, which takes the condition number of the Chinchilla problem from 6.7e6 to 5.8e3.
-- Starts come from the data: at every point of a grid of exponents the coefficients are a linear least-squares
-  problem (variable projection), so no start sits on a plateau where a term has died.
+- Starts come from the data: at every point of a grid of exponents and shapes the coefficients are a linear
+  least-squares problem (variable projection), so no start sits on a plateau where a term has died.
 - The polish alternates reweighted Gauss-Newton steps, which always descend, with Newton steps of the exact Hessian,
   which end in a handful once the rows inside delta are known; a step that does not lower the objective is refused.
+  Least absolute deviations are Huber's objective with delta brought down in steps, each from the last one's minimum.
+  Parameters can be held where they start, so that a profile is one batch.
 - The answer is certified by its gradient, its Hessian and by distinct starts that agree. No solver's word is taken.
 
-Arrays carry their axes: R replicates, K coefficients, M exponents, P = K + M parameters, N rows.
+Arrays carry their axes: R replicates, K terms, Q coefficients, P parameters, N rows (see `objective`).
 """
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
+
+from smelt.fit.objective import (
+    ABSOLUTE_DELTA,
+    Problem,
+    centred,
+    derivatives,
+    log_terms,
+    problem,
+    residuals,
+    scaled_gradient,
+    summed,
+    uncentred,
+)
+
+__all__ = ["centred", "certificate", "exponent_grid", "polish", "problem", "screen", "starts", "uncentred"]
 
 MAX_ITERATIONS = 400
 # Relative to the largest gradient the residuals could make. A replicate goes on to the first and is accepted at the
@@ -29,25 +43,17 @@ STARTS_AGREE_RELATIVE = 1e-9
 # A term this far below the loss in logarithms changes no predicted digit: its coefficient stops there.
 DEAD_TERM_LOG = -25.0
 MAX_REFUSED = 14  # steps in a row, half of either kind: the objective's rounding is reached
-MAX_EXPONENT_STEP = 1.0  # an iteration: further off the linear model is wrong
+MAX_EXPONENT_STEP = 1.0  # an iteration, of a shape too: further off the linear model is wrong
 MAX_GROWTH = 10.0  # of a coefficient, relative, an iteration
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """Rows as the solver sees them: centred design, log losses, row weights, and the Huber threshold."""
-
-    jacobian_KNP: np.ndarray  # d u_k / d parameter; does not depend on the parameters
-    outer_KN_PP: np.ndarray  # the outer products of its rows, flattened for one matrix product
-    log_loss_N: np.ndarray
-    delta: float
-    centre_KM: np.ndarray
-    num_coefficients: int
+# Thresholds on the way to absolute residuals: a factor of ten changes few of the rows that lie inside.
+ABSOLUTE_LADDER = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, ABSOLUTE_DELTA)
+# Points of a screen over more than three exponents and shapes, where a product grid would be too coarse.
+NUM_SCATTERED = 4096
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """Minima of R replicates in un-centred parameters (ln coefficients, then exponents)."""
+    """Minima of R replicates in un-centred parameters (ln coefficients, exponents, shapes)."""
 
     parameters_RP: np.ndarray
     objective_R: np.ndarray
@@ -63,6 +69,9 @@ class Certificate:
     newton_decrement    what a Newton step would still gain, relative to the objective
     min_eigenvalue      of the exact Hessian scaled to unit Gauss-Newton diagonal
     condition_number    of the Gauss-Newton matrix in centred logarithms, unit diagonal
+
+    For absolute residuals the derivatives are Huber's at `objective.ABSOLUTE_DELTA`: a zero gradient is then a
+    subgradient of the sum that is zero, with the multipliers of the rows that are met exactly between -1 and 1.
     """
 
     certified: bool
@@ -76,111 +85,69 @@ class Certificate:
     why_not: str | None
 
 
-def problem(design_KMN: np.ndarray, log_loss_N: np.ndarray, delta: float) -> Problem:
-    num_coefficients, num_exponents, num_rows = design_KMN.shape
-    centre_KM = design_KMN.mean(axis=2)
-    size = num_coefficients + num_exponents
-    jacobian_KNP = np.zeros((num_coefficients, num_rows, size))
-    for index in range(num_coefficients):
-        jacobian_KNP[index, :, index] = 1.0
-        jacobian_KNP[index, :, num_coefficients:] = (design_KMN[index] - centre_KM[index][:, None]).T
-    outer = np.einsum("KNP,KNQ->KNPQ", jacobian_KNP, jacobian_KNP)
-    # Steps are relative changes of the coefficients, in which the loss is linear: no second derivative of its own.
-    for index in range(num_coefficients):
-        outer[index, :, index, index] = 0.0
-    return Problem(
-        jacobian_KNP=jacobian_KNP,
-        outer_KN_PP=outer.reshape(num_coefficients * num_rows, size * size),
-        log_loss_N=np.asarray(log_loss_N, dtype=float),
-        delta=float(delta),
-        centre_KM=centre_KM,
-        num_coefficients=num_coefficients,
-    )
-
-
-def _residuals(problem: Problem, centred_RP: np.ndarray, log_loss_RN: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Log residuals [R, N] and each term's share of the predicted loss [R, K, N]."""
-    u_RKN = np.einsum("KNP,RP->RKN", problem.jacobian_KNP, centred_RP, optimize=True)
-    top_RN = u_RKN.max(axis=1)
-    u_RKN -= top_RN[:, None]
-    np.exp(u_RKN, out=u_RKN)
-    total_RN = u_RKN.sum(axis=1)
-    u_RKN /= total_RN[:, None]
-    return log_loss_RN - (top_RN + np.log(total_RN)), u_RKN
-
-
-def _objective(residual_RN: np.ndarray, weight_RN: np.ndarray, delta: float) -> np.ndarray:
-    size_RN = np.abs(residual_RN)
-    clipped_RN = np.minimum(size_RN, delta)
-    return (weight_RN * clipped_RN * (size_RN - 0.5 * clipped_RN)).sum(axis=1)
-
-
-def _derivatives(
-    problem: Problem, residual_RN: np.ndarray, share_RKN: np.ndarray, weight_RN: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Minus the gradient, the reweighted Gauss-Newton matrix, the exact Hessian, and the gradient's largest scale."""
-    jacobian_RNP = sum(share_RKN[:, k, :, None] * problem.jacobian_KNP[k] for k in range(problem.num_coefficients))
-    size_RN = np.abs(residual_RN)
-    inside_RN = size_RN <= problem.delta
-    psi_RN = weight_RN * np.clip(residual_RN, -problem.delta, problem.delta)
-    irls_RN = weight_RN * np.minimum(1.0, problem.delta / np.maximum(size_RN, 1e-300))
-    down_RP = np.einsum("RN,RNP->RP", psi_RN, jacobian_RNP)
-    scale_RP = np.einsum("RN,RNP->RP", np.abs(psi_RN), np.abs(jacobian_RNP))
-    transposed = jacobian_RNP.transpose(0, 2, 1)
-    gauss_newton = transposed @ (irls_RN[:, :, None] * jacobian_RNP)
-    # Hessian = J' 1{inside} J - sum psi * second derivative of ln loss, which is sum_k share_k U_k U_k' - J J'
-    # (U_k U_k' without the entry of coefficient k itself).
-    own = transposed @ ((weight_RN * inside_RN + psi_RN)[:, :, None] * jacobian_RNP)
-    flat = (psi_RN[:, None, :] * share_RKN).reshape(len(psi_RN), -1) @ problem.outer_KN_PP
-    hessian = own - flat.reshape(own.shape)
-    return down_RP, gauss_newton, hessian, scale_RP
-
-
-def _scaled_gradient(down_RP: np.ndarray, scale_RP: np.ndarray) -> np.ndarray:
-    """The largest entry relative to what it would be were all residuals of one sign, 0 to 1.
-
-    A term that has died (a share below a thousandth of the largest) moves no residual of its own and is held to the
-    scale of the others.
-    """
-    floor_RP = 1e-3 * scale_RP.max(axis=1, keepdims=True) + 1e-300
-    return np.max(np.abs(down_RP) / np.maximum(scale_RP, floor_RP), axis=1)
-
-
 def polish(
     problem: Problem,
     start_RP: np.ndarray,
     weight_RN: np.ndarray,
     *,
     log_loss_RN: np.ndarray | None = None,
+    held: np.ndarray | Sequence[bool] | None = None,
     max_iterations: int = MAX_ITERATIONS,
 ) -> Solution:
     """Descend from centred starts; every replicate has its own damping and stops by its own gradient.
 
-    `log_loss_RN` gives each replicate losses of its own; without it all share the problem's.
+    `log_loss_RN` gives each replicate losses of its own; without it all share the problem's. `held`, [P] or [R, P],
+    marks parameters that stay where they start (in centred coordinates: an exponent, a shape, or the coefficient of a
+    term without powers, such as the floor).
     """
     start_RP = np.array(start_RP, dtype=float)
     weight_RN = np.broadcast_to(np.asarray(weight_RN, dtype=float), (len(start_RP), len(problem.log_loss_N)))
     log_loss = problem.log_loss_N[None] if log_loss_RN is None else log_loss_RN
     log_loss = np.broadcast_to(log_loss, weight_RN.shape)
+    held_RP = np.broadcast_to(False if held is None else np.asarray(held, dtype=bool), start_RP.shape)
+    if problem.delta > 0:
+        return _polish(problem, start_RP, weight_RN, log_loss, held_RP, max_iterations)
+    for delta in ABSOLUTE_LADDER:
+        stage = dataclasses.replace(problem, delta=delta)
+        solution = _polish(stage, start_RP, weight_RN, log_loss, held_RP, max_iterations)
+        start_RP = centred(problem, solution.parameters_RP)
+    residual_RN, _ = residuals(problem, start_RP, log_loss)
+    return dataclasses.replace(solution, objective_R=summed(residual_RN, weight_RN, 0.0))
+
+
+def _polish(
+    problem: Problem,
+    start_RP: np.ndarray,
+    weight: np.ndarray,
+    log_loss: np.ndarray,
+    held: np.ndarray,
+    max_iterations: int,
+) -> Solution:
     num_replicates, num_parameters = start_RP.shape
     count = problem.num_coefficients
     done_RP, gradient_R = start_RP.copy(), np.ones(num_replicates)
     objective_R, converged_R = np.full(num_replicates, np.inf), np.zeros(num_replicates, dtype=bool)
-    lowest = DEAD_TERM_LOG + log_loss.min()
+    lowest_P, highest_P = np.full(num_parameters, -np.inf), np.full(num_parameters, np.inf)
+    lowest_P[:count] = lowest = DEAD_TERM_LOG + log_loss.min()
+    shapes = slice(num_parameters - len(problem.bounds_S), num_parameters)
+    lowest_P[shapes], highest_P[shapes] = problem.bounds_S.T
+    unit = _residual_unit(problem)
 
     active = np.arange(num_replicates)
-    point, weight = start_RP.copy(), weight_RN
-    residual, share = _residuals(problem, point, log_loss)
-    value = _objective(residual, weight, problem.delta)
+    point = start_RP.copy()
+    residual, share = residuals(problem, point, log_loss)
+    value = summed(residual, weight, problem.delta)
     damping = np.full((2, num_replicates), 1e-3)  # Gauss-Newton, Newton
     stalled = np.zeros(num_replicates, dtype=int)
     diagonal = np.arange(num_parameters)
+    any_held = held.any()
     for iteration in range(max_iterations):
-        down, gauss_newton, hessian, scale = _derivatives(problem, residual, share, weight)
-        # A term at its lower bound that would go lower is where it wants to be.
-        down[:, :count][(point[:, :count] <= lowest) & (down[:, :count] < 0)] = 0.0
-        scaled = _scaled_gradient(down, scale)
-        tiny = value <= 1e-26 * weight.sum(axis=1)
+        slopes = derivatives(problem, point, residual, share, weight, log_loss)
+        down, gauss_newton, hessian = slopes.down_RP, slopes.gauss_newton, slopes.hessian
+        # A term at its lower bound that would go lower is where it wants to be; so is a shape at either.
+        down[(point <= lowest_P) & (down < 0) | (point >= highest_P) & (down > 0) | held] = 0.0
+        scaled = scaled_gradient(down, slopes.scale_RP)
+        tiny = value <= 1e-26 * unit**2 * weight.sum(axis=1)
         finished = (scaled <= GRADIENT_AIM) | tiny
         ended = finished | (stalled >= MAX_REFUSED) | (iteration == max_iterations - 1)
         if ended.any():
@@ -195,22 +162,27 @@ def polish(
                 break
             active, point, value = active[keep], point[keep], value[keep]
             log_loss, weight, damping, stalled = log_loss[keep], weight[keep], damping[:, keep], stalled[keep]
-            residual, share = residual[keep], share[keep]
+            residual, share, held = residual[keep], share[keep], held[keep]
             down, gauss_newton, hessian = down[keep], gauss_newton[keep], hessian[keep]
         kind = iteration % 2
-        curvature = hessian if kind else gauss_newton
+        matrix = hessian if kind else gauss_newton.copy()
         ridge = np.einsum("RPP->RP", gauss_newton)
         ridge = ridge + 1e-12 * ridge.max(axis=1, keepdims=True) + 1e-300
-        matrix = curvature.copy()
         matrix[:, diagonal, diagonal] += damping[kind][:, None] * ridge
-        low, high = np.full_like(point, -MAX_EXPONENT_STEP), np.full_like(point, MAX_EXPONENT_STEP)
+        if any_held:
+            matrix[held[:, :, None] | held[:, None, :]] = 0.0
+            matrix[:, diagonal, diagonal] += held
+        low = np.maximum(lowest_P - point, -MAX_EXPONENT_STEP)
+        high = np.minimum(highest_P - point, MAX_EXPONENT_STEP)
         low[:, :count] = np.minimum(np.expm1(lowest - point[:, :count]), 0.0)
         high[:, :count] = MAX_GROWTH
         step = _bounded_step(matrix, down, ridge, low, high)
         trial = point + step
         trial[:, :count] = np.maximum(point[:, :count] + np.log1p(step[:, :count]), lowest)
-        trial_residual, trial_share = _residuals(problem, trial, log_loss)
-        trial_value = _objective(trial_residual, weight, problem.delta)
+        if any_held:
+            trial = np.where(held, point, trial)
+        trial_residual, trial_share = residuals(problem, trial, log_loss)
+        trial_value = summed(trial_residual, weight, problem.delta)
         better = trial_value < value
         point = np.where(better[:, None], trial, point)
         residual = np.where(better[:, None], trial_residual, residual)
@@ -225,6 +197,11 @@ def polish(
         gradient_R=gradient_R,
         converged_R=converged_R,
     )
+
+
+def _residual_unit(problem: Problem) -> float:
+    """What a residual is small against: 1 in logarithms, the loss itself where residuals are in its unit."""
+    return float(np.exp(problem.log_loss_N.mean())) if problem.raw else 1.0
 
 
 def _bounded_step(
@@ -258,59 +235,92 @@ def _solve(matrix: np.ndarray, right_RP: np.ndarray, ridge_RP: np.ndarray) -> np
         return np.einsum("RPQ,RQ->RP", np.linalg.pinv(matrix), right_RP)
 
 
-def uncentred(problem: Problem, centred_RP: np.ndarray) -> np.ndarray:
-    parameters_RP = np.array(centred_RP)
-    count = problem.num_coefficients
-    parameters_RP[:, :count] -= centred_RP[:, count:] @ problem.centre_KM.T
-    return parameters_RP
+def exponent_grid(signs: Sequence[int], ranges: Sequence[tuple[float, float]] = ()) -> np.ndarray:
+    """Points [G, M + S] that span every exponent a loss has been seen with, and the `ranges` of shapes.
 
-
-def centred(problem: Problem, parameters_RP: np.ndarray) -> np.ndarray:
-    centred_RP = np.array(parameters_RP)
-    count = problem.num_coefficients
-    centred_RP[:, :count] += parameters_RP[:, count:] @ problem.centre_KM.T
-    return centred_RP
-
-
-def exponent_grid(signs: list[int]) -> np.ndarray:
-    """Points [G, M] that span every exponent a loss has been seen with; both signs for a growing power.
-
-    About 3,000 points in all, whatever the number of exponents.
+    A growing power (sign 1) is tried with exponents of both signs. About 3,000 points of a product grid in up to three
+    dimensions; in more, a fixed low-discrepancy sequence of 4,096 (Roberts 2018: powers of the generalised golden
+    ratio), in which every single axis is filled evenly.
     """
-    count = max(6, round(3000 ** (1 / len(signs))))
-    axes = [
-        np.geomspace(0.02, 2.5, min(count, 400)) if sign < 0 else np.linspace(-0.6, 1.2, min(count, 19))
-        for sign in signs
-    ]
-    return np.array(list(itertools.product(*axes)))
+
+    def axis(dimension: int, count: int) -> np.ndarray:
+        if dimension >= len(signs):
+            return np.linspace(*ranges[dimension - len(signs)], count)
+        return np.geomspace(0.02, 2.5, count) if signs[dimension] < 0 else np.linspace(-0.6, 1.2, count)
+
+    size = len(signs) + len(ranges)
+    if size > 3:
+        golden = 2.0
+        for _ in range(60):
+            golden = (1 + golden) ** (1 / (size + 1))
+        place_GM = np.arange(1, NUM_SCATTERED + 1)[:, None] * golden ** -np.arange(1.0, size + 1) % 1.0
+        ticks_GM = np.floor(place_GM * NUM_SCATTERED).astype(int)
+        return np.stack([axis(m, NUM_SCATTERED)[ticks_GM[:, m]] for m in range(size)], axis=1)
+    count = min(400, max(6, round(3000 ** (1 / size))))
+    growing = [m < len(signs) and signs[m] > 0 for m in range(size)]
+    return np.array(list(itertools.product(*(axis(m, min(count, 19) if growing[m] else count) for m in range(size)))))
 
 
-def screen(problem: Problem, exponents_GM: np.ndarray, weight_N: np.ndarray, num_starts: int) -> np.ndarray:
-    """The best, mutually distant starts [num_starts, P] (centred) after solving the coefficients at each grid point.
+def starts(
+    problem: Problem, grid_GM: np.ndarray, weight_N: np.ndarray, fixed_log_Q: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Centred parameters [G, P] and objectives [G] at given exponents and shapes, the coefficients solved for.
 
-    Coefficients minimise sum weight ((loss - prediction) / loss)^2, near enough to log residuals to start from.
-    A coefficient that comes out negative is set to a thousandth of the loss, a live term that can grow back.
+    Coefficients minimise sum weight ((loss - prediction) / loss)^2, near enough to any of the objectives to start
+    from. One that comes out negative is set to a thousandth of the loss, a live term that can grow back. Those that
+    are finite in `fixed_log_Q` are not solved for.
     """
-    count = problem.num_coefficients
-    log_basis_GKN = np.einsum("KNM,GM->GKN", problem.jacobian_KNP[:, :, count:], exponents_GM, optimize=True)
+    count, num_rows = problem.num_coefficients, len(problem.log_loss_N)
+    parameters_GP = np.concatenate([np.zeros((len(grid_GM), count)), grid_GM], axis=1)
+    log_basis_GKN = log_terms(problem, parameters_GP)
     # Each column scaled to a mean of one over the loss, else the normal equations overflow at large exponents.
     log_basis_GKN -= problem.log_loss_N
-    shift_GK = log_basis_GKN.max(axis=2)
-    basis_GKN = np.exp(log_basis_GKN - shift_GK[:, :, None])
-    weighted_GKN = basis_GKN * weight_N
-    gram_GKK = basis_GKN @ weighted_GKN.transpose(0, 2, 1)
-    trace_G = np.einsum("GKK->G", gram_GKK)
-    gram_GKK[:, np.arange(count), np.arange(count)] += 1e-13 * trace_G[:, None]
-    coefficient_GK = np.linalg.solve(gram_GKK, weighted_GKN.sum(axis=2)[..., None])[..., 0]
-    mean_basis_GK = basis_GKN.mean(axis=2)
-    coefficient_GK = np.maximum(coefficient_GK, 1e-3 / mean_basis_GK)
-    prediction_GN = np.einsum("GK,GKN->GN", coefficient_GK, basis_GKN)
-    objective_G = _objective(-np.log(prediction_GN), weight_N, problem.delta)
-    starts_GP = np.concatenate([np.log(coefficient_GK) - shift_GK, exponents_GM], axis=1)
-    # Distance in logarithms of the exponents: neighbours on the grid would polish to one another's minimum.
-    place_GM = np.log(np.abs(exponents_GM) + 0.02)
+    if count == len(problem.owner_KN) and (problem.owner_KN == np.arange(count)[:, None]).all():
+        log_basis_GQN = log_basis_GKN
+    else:
+        log_basis_GQN = np.full((len(grid_GM), count, num_rows), -np.inf)
+        for k, owner_N in enumerate(problem.owner_KN):
+            log_basis_GQN[:, owner_N, np.arange(num_rows)] = log_basis_GKN[:, k]
+    shift_GQ = log_basis_GQN.max(axis=2)
+    basis_GQN = np.exp(log_basis_GQN - shift_GQ[:, :, None])
+    weighted_GQN = basis_GQN * weight_N
+    gram_GQQ = basis_GQN @ weighted_GQN.transpose(0, 2, 1)
+    right_GQ = weighted_GQN.sum(axis=2)
+    trace_G = np.einsum("GQQ->G", gram_GQQ)
+    gram_GQQ[:, np.arange(count), np.arange(count)] += 1e-13 * trace_G[:, None]
+    held_Q = np.zeros(count, dtype=bool) if fixed_log_Q is None else np.isfinite(fixed_log_Q)
+    if held_Q.any():
+        fixed_GQ = np.where(held_Q, np.exp(np.where(held_Q, fixed_log_Q, 0.0) + shift_GQ), 0.0)
+        right_GQ = np.where(held_Q, fixed_GQ, right_GQ - np.einsum("GPQ,GQ->GP", gram_GQQ, fixed_GQ))
+        gram_GQQ[:, held_Q] = 0.0
+        gram_GQQ[:, :, held_Q] = 0.0
+        gram_GQQ[:, held_Q, held_Q] = 1.0
+    coefficient_GQ = np.linalg.solve(gram_GQQ, right_GQ[..., None])[..., 0]
+    num_own_Q = np.array([(problem.owner_KN == q).sum() for q in range(count)])
+    smallest_GQ = 1e-3 * num_own_Q / basis_GQN.sum(axis=2)
+    coefficient_GQ = np.where(held_Q, coefficient_GQ, np.maximum(coefficient_GQ, smallest_GQ))
+    relative_GN = np.einsum("GQ,GQN->GN", coefficient_GQ, basis_GQN)
+    residual_GN = np.exp(problem.log_loss_N) * (1 - relative_GN) if problem.raw else -np.log(relative_GN)
+    parameters_GP[:, :count] = np.log(coefficient_GQ) - shift_GQ
+    return parameters_GP, summed(residual_GN, weight_N, problem.delta)
+
+
+def screen(problem: Problem, grid_GM: np.ndarray, weight_N: np.ndarray, num_starts: int) -> np.ndarray:
+    """The best, mutually distant of the `starts` at the points of a grid: [num_starts, P], centred."""
+    size = 1 + 2_000_000 // problem.log_loss_N.size  # points at a time: the screen of a long table fits in memory
+    parts = [starts(problem, grid_GM[i : i + size], weight_N) for i in range(0, len(grid_GM), size)]
+    starts_GP = np.concatenate([part[0] for part in parts])
+    objective_G = np.concatenate([part[1] for part in parts])
+    # Distance in logarithms of the exponents: neighbours on the grid would polish to one another's minimum. Of a shape,
+    # in thirds of its range.
+    num_exponents = problem.centre_QM.shape[1]
+    shapes_GS = grid_GM[:, num_exponents:]
+    span_S = np.maximum(np.ptp(shapes_GS, axis=0), 1e-300)
+    place_GM = np.concatenate([np.log(np.abs(grid_GM[:, :num_exponents]) + 0.02), 3 * shapes_GS / span_S], axis=1)
     chosen: list[int] = []
     for index in np.argsort(objective_G, kind="stable"):
+        if not np.isfinite(objective_G[index]):
+            break
         if all(np.abs(place_GM[index] - place_GM[other]).max() > 0.3 for other in chosen):
             chosen.append(int(index))
         if len(chosen) == num_starts:
@@ -324,22 +334,26 @@ def certificate(
     """Test the point: gradient, Newton decrement, Hessian, and how many distinct starts ended as low."""
     point_RP = centred(problem, parameters_P[None])
     weight_RN = np.asarray(weight_N, dtype=float)[None]
-    residual, share = _residuals(problem, point_RP, problem.log_loss_N[None])
-    objective = float(_objective(residual, weight_RN, problem.delta)[0])
-    down, gauss_newton, hessian, scale = _derivatives(problem, residual, share, weight_RN)
-    exact = objective <= 1e-24 * weight_RN.sum()  # a noise-free table: nothing is left to be relative to
+    log_loss_RN = problem.log_loss_N[None]
+    residual, share = residuals(problem, point_RP, log_loss_RN)
+    objective = float(summed(residual, weight_RN, problem.delta)[0])
+    found = derivatives(problem, point_RP, residual, share, weight_RN, log_loss_RN)
+    nothing = 1e-24 * _residual_unit(problem) ** 2 * weight_RN.sum()
+    exact = float(summed(residual, weight_RN, np.inf)[0]) <= nothing  # a noise-free table: nothing to be relative to
     # A term that has died moves no prediction: the point is a minimum in the others, and the fit says what died.
     count = problem.num_coefficients
-    live = np.concatenate([share[0].max(axis=1) > 1e-9, np.ones(len(parameters_P) - count, dtype=bool)])
-    down, gauss_newton, hessian = down[:, live], gauss_newton[:, live][:, :, live], hessian[:, live][:, :, live]
-    scaled = float(_scaled_gradient(down, scale[:, live])[0])
+    largest_Q = np.array([share[0][problem.owner_KN == q].max() for q in range(count)])
+    live = np.concatenate([largest_Q > 1e-9, np.ones(len(parameters_P) - count, dtype=bool)])
+    down, gauss_newton = found.down_RP[:, live], found.gauss_newton[:, live][:, :, live]
+    scaled = float(scaled_gradient(down, found.scale_RP[:, live])[0])
     unit = np.sqrt(np.maximum(np.diag(gauss_newton[0]), 1e-300))
-    unit_hessian = hessian[0] / np.outer(unit, unit)
+    unit_hessian = found.hessian[0][live][:, live] / np.outer(unit, unit)
     eigenvalues = np.linalg.eigvalsh(unit_hessian)
     condition = float(np.linalg.cond(gauss_newton[0] / np.outer(unit, unit)))
     step = np.linalg.lstsq(unit_hessian, down[0] / unit, rcond=None)[0]
-    decrement = 0.0 if exact else float(0.5 * abs(step @ (down[0] / unit)) / objective)
-    agreeing = int(np.sum(start_objectives <= objective * (1 + STARTS_AGREE_RELATIVE) + 1e-24 * weight_RN.sum()))
+    smooth = float(summed(residual, weight_RN, problem.smooth_delta)[0])
+    decrement = 0.0 if exact else float(0.5 * abs(step @ (down[0] / unit)) / smooth)
+    agreeing = int(np.sum(start_objectives <= objective * (1 + STARTS_AGREE_RELATIVE) + nothing))
     why_not = None
     if not exact and scaled > GRADIENT_TOLERANCE:
         why_not = f"the scaled gradient is {scaled:.1e}, above {GRADIENT_TOLERANCE:.0e}"
