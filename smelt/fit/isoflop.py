@@ -7,18 +7,20 @@ Per budget a parabola of the loss (not of its logarithm) in ln size:
 Runs of one size and budget (seeds) enter as their mean. Noise is pooled over budgets; intervals come from draws of
 the noise with Student's t tails (`intervals.noise_factors`), jointly over groups, so that what matched runs share
 cancels in a comparison. It does not know the law behind the losses: where the two exponents differ, or the grid is
-wide or off centre, the vertex is biased (`BIAS_NOTE`), which no interval shows.
+wide or off centre, the vertex is biased (`BIAS_NOTE`), which no interval shows. `correct_minima` takes the bias off
+by means of a surface fitted to the same rows, and so trusts that surface's shape (`CORRECTION_NOTE`).
 """
 
 import dataclasses
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import numpy as np
 
 from smelt.errors import BadInput
-from smelt.fit import intervals, tables
+from smelt.fit import intervals, laws, tables
 from smelt.fit.result import Estimate, Flag, estimate
+from smelt.fit.surface import SurfaceFit
 
 # From Czech et al. (arXiv 2603.22339): D* extrapolated three decades on noise-free Chinchilla data, 15 points a budget.
 BIAS_NOTE = (
@@ -26,7 +28,13 @@ BIAS_NOTE = (
     "token count, extrapolated by three decades, is 0.3, 1.3, 2.9 and 5.1 % low for grids of 2, 4, 8 and 16 times "
     "either side of the optimum, and further off where the grid drifts off centre."
 )
+CORRECTION_NOTE = (
+    "The bias is that of the same parabola through the noise-free losses of a surface fitted to the same rows, at the "
+    "same sizes and tokens, against that surface's own optimum. It takes the shape of the surface on trust, and is "
+    "right to first order in what the surface gets wrong."
+)
 NOISE_STREAM = 1  # apart from the stream that resamples units under the same seed
+MAX_OUTSIDE = 4.0  # times beyond the sizes of a budget, where a surface's optimum can still tell their bias: chosen
 WIDE_GRID = 16.0  # times in size from first to last: there the bias is 1.3 % already (same source)
 
 
@@ -81,6 +89,9 @@ class _Parabola:
     solve: np.ndarray  # [3, num_sizes]: coefficients = solve @ y
     beta: np.ndarray
     residual: np.ndarray
+    nearest_of: int | None  # sizes that the budget has, where only the nearest to the lowest are used
+    corrected: bool = False  # a surface's bias is taken off
+    shift_RP: np.ndarray | None = None  # what the surface's draws add to beta
 
 
 def isoflop_minima(
@@ -90,13 +101,15 @@ def isoflop_minima(
     num_tokens: Sequence | np.ndarray | None = None,
     *,
     cell: Sequence[Hashable] | None = None,
+    nearest: int | None = None,
     draws: int = 1000,
     seed: int = 0,
 ) -> list[Minimum]:
     """Minima of one group, one a distinct budget, in rising order of budget.
 
     `budget_flops` are labels: rows of one budget carry one number. `cell` labels the size of a row (default: the
-    number itself), so that seeds of one size are averaged. `num_tokens` adds the optimal token count. Raises
+    number itself), so that seeds of one size are averaged. `num_tokens` adds the optimal token count. `nearest`
+    fits each parabola to that many sizes around the one of lowest loss, for grids too wide for one parabola. Raises
     BadInput where no budget has three sizes. Hoffmann et al. 2022, approach 2.
     """
     rows = {"num_params": num_params, "loss_nats": loss_nats, "budget_flops": budget_flops}
@@ -104,18 +117,115 @@ def isoflop_minima(
         rows["num_tokens"] = num_tokens
     table: dict = tables.positive_columns(rows, list(rows))
     table["cell"] = list(table["num_params"]) if cell is None else list(cell)
-    return minima_of_groups({"": table}, draws=draws, seed=seed)[""]
+    return minima_of_groups({"": table}, nearest=nearest, draws=draws, seed=seed)[""]
 
 
-def minima_of_groups(groups: Mapping[str, Mapping], *, draws: int = 1000, seed: int = 0) -> dict[str, list[Minimum]]:
+def minima_of_groups(
+    groups: Mapping[str, Mapping], *, nearest: int | None = None, draws: int = 1000, seed: int = 0
+) -> dict[str, list[Minimum]]:
     """`isoflop_minima` for several groups with joint draws: noise is correlated as the residuals of equal cells are.
 
     Each group is a table of columns num_params, loss_nats, budget_flops, cell and, if it has it, num_tokens.
     """
-    names = sorted(groups)  # so that the order of rows does not move the draws
-    parabolas = {name: _parabolas(groups[name]) for name in names}
+    return _minima(_parabolas_of_groups(groups, nearest), draws=draws, seed=seed)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """One budget's minimum with the parabola's bias and without it.
+
+    raw                  what `isoflop_minima` gives
+    minimum              corrected, for `allocation` and `fit_frontier`; the raw one where `reason` says why not
+    size_bias_percent    how far a parabola's vertex lies above the optimum, in per cent of the size
+    loss_bias_nats       the same of its least loss, in the unit of the losses
+    """
+
+    raw: Minimum
+    minimum: Minimum
+    size_bias_percent: Estimate | None
+    loss_bias_nats: Estimate | None
+    reason: str | None
+
+
+def correct_minima(
+    surface: SurfaceFit,
+    columns: Mapping[str, Sequence | np.ndarray],
+    loss_nats: Sequence | np.ndarray,
+    budget_flops: Sequence | np.ndarray,
+    *,
+    cell: Sequence[Hashable] | None = None,
+    nearest: int | None = None,
+    draws: int = 1000,
+    seed: int = 0,
+) -> list[Correction]:
+    """The minima of one group without the parabola's bias, by `surface`, fitted to the same rows.
+
+    `columns` holds num_params, the columns of the surface's law and, for tokens, num_tokens; the rest is as for
+    `isoflop_minima`. Per budget the same parabola is laid through the surface's noise-free losses at the same sizes
+    and tokens; how its vertex and minimum miss the surface's optimum along the budget's rows is the bias. What the
+    surface departs from a parabola leaves the residuals too, so that a wide grid is not taken for a noisy one. Where
+    the surface has draws, each draw of the noise is corrected by another of them, as if the two were independent.
+    Tokens follow the corrected size.
+
+    The bias is known from Czech et al. (arXiv 2603.22339); what taking it off assumes is `CORRECTION_NOTE`.
+    """
+    names = dict.fromkeys(("num_params", *surface.law.columns, *(("num_tokens",) if "num_tokens" in columns else ())))
+    given = {**columns, "loss_nats": loss_nats, "budget_flops": budget_flops}
+    table: dict = tables.positive_columns(given, [*names, "loss_nats", "budget_flops"])
+    table["cell"] = list(table["num_params"]) if cell is None else list(cell)
+    return correct_minima_of_groups({"": table}, {"": surface}, nearest=nearest, draws=draws, seed=seed)[""]
+
+
+def correct_minima_of_groups(
+    groups: Mapping[str, Mapping],
+    surfaces: Mapping[str, SurfaceFit | None],
+    *,
+    nearest: int | None = None,
+    draws: int = 1000,
+    seed: int = 0,
+) -> dict[str, list[Correction]]:
+    """`correct_minima` for several groups with joint draws, as `minima_of_groups` has; each by its own surface.
+
+    Each group's table has the columns that `minima_of_groups` takes and those of its surface's law.
+    """
+    parabolas = _parabolas_of_groups(groups, nearest)
+    raw = _minima(parabolas, draws=draws, seed=seed)
+    corrected: dict[str, dict] = {name: {} for name in parabolas}
+    biases: dict[str, list] = {name: [] for name in parabolas}
+    for name, by_budget in parabolas.items():
+        surface = surfaces.get(name)
+        budgets = np.asarray(groups[name]["budget_flops"], dtype=float)
+        for budget, (sizes, parabola) in by_budget.items():
+            bias, reason = None, "the group has no surface" if surface is None else "the budget has no parabola"
+            if surface is not None and parabola is not None:
+                rows = _cells(groups[name], np.flatnonzero(budgets == budget))
+                bias, reason = _bias(surface, groups[name], {label: rows[label] for label in parabola.cells})
+                if reason is None:
+                    parabola = _shifted(parabola, bias)
+            corrected[name][budget] = (sizes, parabola)
+            biases[name].append((bias, reason))
+    minima = _minima(corrected, draws=draws, seed=seed)
+    return {
+        name: [
+            _correction(before, after, bias, reason)
+            for before, after, (bias, reason) in zip(raw[name], minima[name], biases[name], strict=True)
+        ]
+        for name in parabolas
+    }
+
+
+def _parabolas_of_groups(groups: Mapping[str, Mapping], nearest: int | None) -> dict[str, dict]:
+    if nearest is not None and nearest < 3:
+        raise BadInput(f"nearest is {nearest}; a parabola needs 3 sizes, an interval 5 or more: give nearest=5")
+    # In order of name, so that the order of rows does not move the draws.
+    parabolas = {name: _parabolas(groups[name], nearest) for name in sorted(groups)}
     if not any(p is not None for by_budget in parabolas.values() for _, p in by_budget.values()):
         raise BadInput("no budget has three different sizes; a parabola needs three, an interval five or more")
+    return parabolas
+
+
+def _minima(parabolas: Mapping[str, Mapping], *, draws: int, seed: int) -> dict[str, list[Minimum]]:
+    names = list(parabolas)
     covariance_GG, degrees = _noise(parabolas)
     generator = np.random.default_rng([seed, NOISE_STREAM])
     factors = intervals.noise_factors(covariance_GG, degrees, draws, generator) if degrees and draws else None
@@ -135,36 +245,37 @@ def minima_of_groups(groups: Mapping[str, Mapping], *, draws: int = 1000, seed: 
                 noise_RC = np.einsum("RCH,RH->RC", normal_RCG, factors[:, index])
                 own = noise_RC[:, [cells.index(c) for c in parabola.cells]]
                 beta_RP = parabola.beta + own @ parabola.solve.T
+                if parabola.shift_RP is not None:
+                    beta_RP = beta_RP + np.resize(parabola.shift_RP, beta_RP.shape)
             sigma = math.sqrt(covariance_GG[index, index]) if degrees else None
             found[name].append(_minimum(budget, sizes, parabola, beta_RP, sigma, degrees))
     return found
 
 
-def _parabolas(table: Mapping) -> dict[float, tuple[np.ndarray, _Parabola | None]]:
+def _parabolas(table: Mapping, nearest: int | None) -> dict[float, tuple[np.ndarray, _Parabola | None]]:
     by_budget = {}
     budgets = np.asarray(table["budget_flops"], dtype=float)
-    labels = list(table["cell"])
     for budget in np.unique(budgets):
-        members: dict[Hashable, list[int]] = {}
-        for row in np.flatnonzero(budgets == budget):
-            members.setdefault(labels[row], []).append(int(row))
-        cells = sorted(members, key=lambda label: (float(np.mean(table["num_params"][members[label]])), str(label)))
-        x = np.array([np.mean(np.log(table["num_params"][members[c]])) for c in cells])
-        y = np.array([np.mean(table["loss_nats"][members[c]]) for c in cells])
-        tokens = None
-        if table.get("num_tokens") is not None:
-            tokens = np.array([np.mean(np.log(table["num_tokens"][members[c]])) for c in cells])
+        cells = _cells(table, np.flatnonzero(budgets == budget))
+        x = _cell_means(cells, np.log(table["num_params"]))
+        y = _cell_means(cells, table["loss_nats"])
+        of = None
+        if nearest is not None and nearest < len(x):
+            of = len(x)
+            kept = np.sort(np.argsort(np.abs(x - x[np.argmin(y)]), kind="stable")[:nearest])
+            cells, x, y = {list(cells)[i]: list(cells.values())[i] for i in kept}, x[kept], y[kept]
         if len(np.unique(np.round(x, 9))) < 3:
             by_budget[float(budget)] = (np.exp(x), None)
             continue
-        centre = float(x.mean())
-        powers = np.stack([np.ones_like(x), x - centre, (x - centre) ** 2], axis=1)
-        solve = np.linalg.pinv(powers)
+        tokens = None
+        if table.get("num_tokens") is not None:
+            tokens = _cell_means(cells, np.log(table["num_tokens"]))
+        centre, powers, solve = _quadratic(x)
         beta = solve @ y
         by_budget[float(budget)] = (
             np.exp(x),
             _Parabola(
-                cells=cells,
+                cells=list(cells),
                 x=x - centre,
                 centre=centre,
                 y=y,
@@ -172,9 +283,147 @@ def _parabolas(table: Mapping) -> dict[float, tuple[np.ndarray, _Parabola | None
                 solve=solve,
                 beta=beta,
                 residual=y - powers @ beta,
+                nearest_of=of,
             ),
         )
     return by_budget
+
+
+def _cells(table: Mapping, rows: np.ndarray) -> dict[Hashable, list[int]]:
+    """The rows of each size, in rising order of size."""
+    labels, members = list(table["cell"]), {}
+    for row in rows:
+        members.setdefault(labels[row], []).append(int(row))
+    order = sorted(members, key=lambda label: (float(np.mean(table["num_params"][members[label]])), str(label)))
+    return {label: members[label] for label in order}
+
+
+def _cell_means(cells: Mapping[Hashable, list[int]], values: np.ndarray) -> np.ndarray:
+    """Means over the rows of each cell, of the last axis of `values`."""
+    return np.stack([np.mean(values[..., rows], axis=-1) for rows in cells.values()], axis=-1)
+
+
+def _quadratic(x: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    """The centre of ln sizes, the powers of their distance to it, and what solves for a parabola's coefficients."""
+    centre = float(x.mean())
+    powers = np.stack([np.ones_like(x), x - centre, (x - centre) ** 2], axis=1)
+    return centre, powers, np.linalg.pinv(powers)
+
+
+def _vertices(centre: float, beta_RP: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """ln size and loss at the vertices of parabolas, NaN where one opens downward."""
+    b0, b1, b2 = beta_RP.T
+    up = b2 > 0
+    safe = np.where(up, b2, 1.0)
+    return np.where(up, centre - b1 / (2 * safe), np.nan), np.where(up, b0 - b1 * b1 / (4 * safe), np.nan)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Bias:
+    """What a parabola makes of a surface's losses in one budget: the surface as fitted first, then its draws.
+
+    beta_SP    what it adds to the coefficients of a parabola with its vertex at the surface's optimum
+    misfit     what it leaves of the surface's losses at the sizes
+    """
+
+    size_log_S: np.ndarray
+    loss_S: np.ndarray
+    beta_SP: np.ndarray
+    misfit: np.ndarray
+
+
+def _bias(surface: SurfaceFit, table: Mapping, cells: Mapping[Hashable, list[int]]) -> tuple[_Bias | None, str | None]:
+    law = surface.law
+    batch = {name: np.array([[value]]) for name, value in surface.parameters.items()}
+    if surface.draws is not None:
+        batch = {name: np.concatenate([batch[name], surface.draws[name][:, None]]) for name in batch}
+    x = _cell_means(cells, np.log(table["num_params"]))
+    centre, powers, solve = _quadratic(x)
+    noise_free = laws.predicted_loss(law, batch, {name: table[name] for name in law.columns})
+    losses_SC = _cell_means(cells, noise_free)
+    beta_SP = losses_SC @ solve.T
+    vertex, loss = _vertices(centre, beta_SP)
+    # Inside a budget a column is near a power of the size; counts with attention bend it a little.
+    degree = 2 if len(x) > 3 else 1
+    path = {
+        name: np.polynomial.Polynomial.fit(x, _cell_means(cells, np.log(table[name])), degree) for name in law.columns
+    }
+
+    def along(ln_size: np.ndarray) -> np.ndarray:
+        columns = {name: np.exp(path[name](ln_size))[:, None] for name in law.columns}
+        return laws.predicted_loss(law, batch, columns)[:, 0]
+
+    best = _lowest(along, np.full_like(vertex, x.min()), np.full_like(vertex, x.max()))
+    if np.isnan(best[0]):
+        return None, f"the surface has no optimum within {MAX_OUTSIDE:g} times the sizes of this budget"
+    if np.isnan(vertex[0]):
+        return None, "the parabola through the surface's own losses opens downward"
+    least, curvature = along(best), beta_SP[:, 2]
+    at_optimum = np.stack([least + curvature * (best - centre) ** 2, -2 * curvature * (best - centre), curvature], 1)
+    return (
+        _Bias(
+            size_log_S=vertex - best,
+            loss_S=loss - least,
+            beta_SP=beta_SP - at_optimum,
+            misfit=losses_SC[0] - powers @ beta_SP[0],
+        ),
+        None,
+    )
+
+
+def _lowest(loss_at: Callable, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Where convex losses are least, by bisection of their slope; NaN further than `MAX_OUTSIDE` times off the ends."""
+    low, high = low - math.log(MAX_OUTSIDE), high + math.log(MAX_OUTSIDE)
+
+    def rising(x: np.ndarray) -> np.ndarray:
+        return loss_at(x + 1e-4) - loss_at(x - 1e-4)  # at this step rounding and curvature cost 1e-9 of x
+
+    bracketed = (rising(low) < 0) & (rising(high) > 0)
+    for _ in range(50):
+        middle = (low + high) / 2
+        up = rising(middle) > 0
+        low, high = np.where(up, low, middle), np.where(up, middle, high)
+    return np.where(bracketed, (low + high) / 2, np.nan)
+
+
+def _shifted(parabola: _Parabola, bias: _Bias) -> _Parabola:
+    """The parabola of the losses less what a surface departs from a parabola with its vertex at the optimum."""
+    return dataclasses.replace(
+        parabola,
+        beta=parabola.beta - bias.beta_SP[0],
+        residual=parabola.residual - bias.misfit,
+        shift_RP=bias.beta_SP[0] - bias.beta_SP[1:] if len(bias.beta_SP) > 1 else None,
+        corrected=True,
+    )
+
+
+def _correction(raw: Minimum, corrected: Minimum, bias: _Bias | None, reason: str | None) -> Correction:
+    if bias is None:
+        return Correction(raw=raw, minimum=raw, size_bias_percent=None, loss_bias_nats=None, reason=reason)
+    interval = raw.estimates.get("num_params_opt")
+    if (
+        interval is not None
+        and interval.low is not None
+        and interval.high is not None
+        and corrected.num_params_opt is not None
+        and not interval.low <= corrected.num_params_opt <= interval.high
+    ):
+        message = f"at {raw.budget_flops:.3g} FLOPs the parabola's bias takes the optimal size out of its own interval"
+        flag = Flag(code="bias_beyond_interval", message=message)
+        corrected = dataclasses.replace(corrected, warnings=(*corrected.warnings, flag))
+    drawn = len(bias.size_log_S) > 1
+    options = {
+        "method": "the same parabola on the noise-free losses of the surface" + (" and its draws" if drawn else ""),
+        "reason": None if drawn else "the surface has no draws",
+    }
+    percent_S = 100 * np.expm1(bias.size_log_S)
+    return Correction(
+        raw=raw,
+        minimum=corrected,
+        size_bias_percent=estimate(float(percent_S[0]), percent_S[1:], **options),
+        loss_bias_nats=estimate(float(bias.loss_S[0]), bias.loss_S[1:], **options),
+        reason=None,
+    )
 
 
 def _noise(parabolas: Mapping[str, Mapping]) -> tuple[np.ndarray, int]:
@@ -239,7 +488,7 @@ def _minimum(
         )
     if len(sizes) < 5:
         flag("too_few_sizes", f"there are {len(sizes)} sizes; fewer than 5 leave the parabola unchecked")
-    if sizes.max() / sizes.min() > WIDE_GRID:
+    if sizes.max() / sizes.min() > WIDE_GRID and not parabola.corrected:
         flag(
             "wide_grid",
             f"sizes span a factor of {sizes.max() / sizes.min():.3g}; a parabola is biased beyond {WIDE_GRID:g}",
@@ -263,7 +512,9 @@ def _minimum(
         inside = bool(parabola.x.min() < x < parabola.x.max())
         if not inside:
             side = "smaller" if x <= parabola.x.min() else "larger"
-            flag("vertex_outside", f"the minimum ({vertex:.3g}) lies outside the sizes trained; add {side} ones")
+            mend = f"add {side} ones" if parabola.nearest_of is None else "raise nearest"
+            sizes_are = "trained" if parabola.nearest_of is None else "used"
+            flag("vertex_outside", f"the minimum ({vertex:.3g}) lies outside the sizes {sizes_are}; {mend}")
         if parabola.tokens is not None and inside:
             # ln tokens against ln size is near a line inside a budget: interpolate, never extrapolate.
             tokens = float(np.exp(np.interp(x, parabola.x, parabola.tokens)))
@@ -271,14 +522,14 @@ def _minimum(
     if vertex is not None:
         reason = None
         if beta_RP is not None:
-            d0, d1, d2 = beta_RP.T
-            up = d2 > 0
-            safe = np.where(up, d2, 1.0)
-            draws["ln_num_params_opt"] = np.where(up, parabola.centre - d1 / (2 * safe), np.nan)
-            draws["loss_min"] = np.where(up, d0 - d1 * d1 / (4 * safe), np.nan)
+            draws["ln_num_params_opt"], draws["loss_min"] = _vertices(parabola.centre, beta_RP)
         else:
             reason = "three sizes leave no residual to know the noise from"
         method = f"noise pooled over budgets, Student t with {degrees} degrees of freedom"
+        if parabola.nearest_of is not None:
+            method = f"the {len(parabola.x)} sizes nearest the lowest of {parabola.nearest_of}; {method}"
+        if parabola.corrected:
+            method += f"; less the bias by a surface{' and its draws' if parabola.shift_RP is not None else ''}"
         with np.errstate(over="ignore"):
             sizes_R = np.exp(draws["ln_num_params_opt"]) if draws else None
         estimates["num_params_opt"] = estimate(vertex, sizes_R, method=method, reason=reason)

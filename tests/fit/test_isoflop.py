@@ -42,25 +42,145 @@ def test_exact_parabolas_give_their_vertices_allocation_and_frontier():
     assert np.exp(frontier.log_coefficient) == pytest.approx(9.0, rel=1e-6)
 
 
-@pytest.mark.parametrize(("times", "printed_percent"), [(2, -0.33), (4, -1.30), (8, -2.90), (16, -5.10)])
-def test_the_bias_on_noise_free_chinchilla_is_the_published_one(times, printed_percent):
-    # Czech et al. (arXiv 2603.22339): D* at 1e24 from 1e17 to 1e21, 15 sizes, Hoffmann's surface.
-    E, A, B, alpha, beta = 1.69, 406.4, 410.7, 0.34, 0.28
+HOFFMANN = {"E": 1.69, "A": 406.4, "B": 410.7, "alpha": 0.34, "beta": 0.28}
+UNEQUAL = {"E": 1.69, "A": 5000.0, "B": 40.0, "alpha": 0.465, "beta": 0.155}  # alpha / beta = 3
 
-    def best(compute):
-        return (alpha * A * (compute / 6) ** beta / (beta * B)) ** (1 / (alpha + beta))
 
+def optimal_size(compute, law=HOFFMANN):
+    alpha, beta = law["alpha"], law["beta"]
+    return (alpha * law["A"] * (compute / 6) ** beta / (beta * law["B"])) ** (1 / (alpha + beta))
+
+
+def isoflops(law=HOFFMANN, *, times=4.0, num_sizes=15, off_centre=1.0, drift=1.0, noise=0.0, seed=0):
+    """IsoFLOP grids of `times` either side of a surface's optimum, off it and drifting, at 1e17 to 1e21 FLOPs."""
+    generator = np.random.default_rng(seed)
     columns: dict[str, list] = {"num_params": [], "loss_nats": [], "budget_flops": [], "num_tokens": []}
-    for budget in (1e17, 1e18, 1e19, 1e20, 1e21):
-        for size in best(budget) * np.geomspace(1 / times, times, 15):
+    for step, budget in enumerate((1e17, 1e18, 1e19, 1e20, 1e21)):
+        centre = optimal_size(budget, law) * off_centre * drift ** (step / 4)
+        for size in centre * np.geomspace(1 / times, times, num_sizes):
             tokens = budget / 6 / size
+            loss = law["E"] + law["A"] * size ** -law["alpha"] + law["B"] * tokens ** -law["beta"]
             columns["num_params"].append(size)
-            columns["loss_nats"].append(E + A * size**-alpha + B * tokens**-beta)
+            columns["loss_nats"].append(loss + noise * generator.normal())
             columns["budget_flops"].append(budget)
             columns["num_tokens"].append(tokens)
-    law = fit.allocation(fit.isoflop_minima(**columns, draws=10), "num_tokens")
-    true_tokens = 1e24 / 6 / best(1e24)
-    assert round(100 * (float(law.at(1e24)) / true_tokens - 1), 2) == printed_percent
+    return {name: np.array(values) for name, values in columns.items()}
+
+
+def corrected(rows, *, draws=0, seed=0, nearest=None):
+    surface = fit.fit_surface(rows, rows["loss_nats"], "chinchilla")
+    if draws:
+        surface = fit.bootstrap(surface, draws=draws, seed=seed)
+    return fit.correct_minima(
+        surface, rows, rows["loss_nats"], rows["budget_flops"], nearest=nearest, draws=draws or 10, seed=seed
+    )
+
+
+@pytest.mark.parametrize(
+    ("times", "drift", "printed_percent"),
+    [(2, 1, -0.33), (4, 1, -1.30), (8, 1, -2.90), (16, 1, -5.10), (8, 1 / 3, 6.94)],
+)
+def test_the_bias_on_noise_free_chinchilla_is_the_published_one_and_comes_off(times, drift, printed_percent):
+    # Czech et al. (arXiv 2603.22339): D* at 1e24 from 1e17 to 1e21, 15 sizes, Hoffmann's surface.
+    rows = isoflops(times=times, drift=drift)
+    minima = fit.isoflop_minima(**rows, draws=10)
+    true_tokens = 1e24 / 6 / optimal_size(1e24)
+    raw = fit.allocation(minima, "num_tokens").at(1e24) / true_tokens - 1
+    assert round(100 * float(raw), 2) == printed_percent
+    corrections = corrected(rows)
+    for before, after in zip(minima, corrections, strict=True):
+        assert after.raw.num_params_opt == before.num_params_opt
+        true_size = optimal_size(before.budget_flops)
+        assert after.size_bias_percent.value == pytest.approx(100 * (before.num_params_opt / true_size - 1), abs=1e-4)
+    law = fit.allocation([correction.minimum for correction in corrections], "num_tokens")
+    assert float(law.at(1e24)) == pytest.approx(true_tokens, rel=1e-6)
+
+
+@pytest.mark.parametrize("law", [HOFFMANN, UNEQUAL], ids=["hoffmann", "three to one"])
+@pytest.mark.parametrize(
+    ("times", "off_centre", "drift"), [(2, 1, 1), (16, 1, 1), (8, 2.5, 1), (8, 0.4, 1), (8, 1, 3), (8, 1.5, 1 / 3)]
+)
+def test_a_corrected_vertex_is_exact_on_a_noise_free_surface(law, times, off_centre, drift):
+    rows = isoflops(law, times=times, off_centre=off_centre, drift=drift)
+    for correction in corrected(rows):
+        minimum = correction.minimum
+        size = optimal_size(minimum.budget_flops, law)
+        tokens = minimum.budget_flops / 6 / size
+        loss = law["E"] + law["A"] * size ** -law["alpha"] + law["B"] * tokens ** -law["beta"]
+        assert minimum.num_params_opt == pytest.approx(size, rel=1e-6)
+        assert minimum.num_tokens_opt == pytest.approx(tokens, rel=1e-6)
+        assert minimum.loss_min == pytest.approx(loss, rel=1e-6)
+        assert float(minimum.loss_at(minimum.num_params_opt)) == pytest.approx(loss, rel=1e-6)
+        assert correction.loss_bias_nats.value == pytest.approx(correction.raw.loss_min - loss, abs=1e-6)
+        assert abs(correction.raw.num_params_opt / size - 1) > 1e-4
+
+
+def test_corrected_intervals_cover_and_err_less_where_raw_ones_are_off():
+    inside, off = {"raw": [], "minimum": []}, {"raw": [], "minimum": []}
+    losses_inside = []
+    for seed in range(25):
+        rows = isoflops(UNEQUAL, times=8, num_sizes=7, noise=0.003, seed=seed)
+        for correction in corrected(rows, draws=200, seed=seed):
+            size = optimal_size(correction.raw.budget_flops, UNEQUAL)
+            for kind in inside:
+                interval = getattr(correction, kind).estimates["num_params_opt"]
+                inside[kind].append(interval.low <= size <= interval.high)
+                off[kind].append(np.log(interval.value / size))
+            tokens = correction.raw.budget_flops / 6 / size
+            loss = 1.69 + 5000 * size**-0.465 + 40 * tokens**-0.155
+            interval = correction.minimum.estimates["loss_min"]
+            losses_inside.append(interval.low <= loss <= interval.high)
+    assert 0.91 <= np.mean(inside["minimum"]) <= 0.99
+    assert 0.91 <= np.mean(losses_inside) <= 0.99
+    assert np.mean(inside["raw"]) < 0.5
+    assert abs(np.mean(off["minimum"])) < 0.05 * abs(np.mean(off["raw"]))
+
+
+def test_a_bias_that_leaves_the_raw_interval_is_flagged_with_its_own_interval():
+    correction = corrected(isoflops(UNEQUAL, times=8, num_sizes=7, noise=0.001, seed=1), draws=200)[0]
+    assert "bias_beyond_interval" in {flag.code for flag in correction.minimum.warnings}
+    bias = correction.size_bias_percent
+    assert bias.low < bias.value < bias.high
+    assert bias.value == pytest.approx(18.6, abs=0.3)  # of the planted surface without noise
+
+
+def test_a_correction_without_a_surface_keeps_the_raw_minimum_and_says_why():
+    rows = isoflops(noise=0.003, num_sizes=5)
+    table = {**rows, "cell": list(rows["num_params"])}
+    alone = fit.correct_minima_of_groups({"base": table}, {"base": None}, draws=50)["base"]
+    assert all(c.minimum is c.raw and c.size_bias_percent is None and "no surface" in c.reason for c in alone)
+
+
+def test_groups_are_corrected_each_by_its_own_surface_and_drawn_jointly():
+    # Partners that share all their noise: their corrected minima differ by what the laws do, in every draw.
+    worse = {**HOFFMANN, "E": 1.79}
+    tables = {}
+    for name, law in (("base", HOFFMANN), ("target", worse)):
+        rows = isoflops(law, times=8, num_sizes=7, noise=0.003, seed=5)
+        tables[name] = {**rows, "cell": [f"size {i % 7}" for i in range(len(rows["loss_nats"]))]}
+    surfaces = {n: fit.fit_surface(t, t["loss_nats"], "chinchilla") for n, t in tables.items()}
+    both = fit.correct_minima_of_groups(tables, surfaces, draws=200)
+    gap = both["target"][0].minimum.draws["loss_min"] - both["base"][0].minimum.draws["loss_min"]
+    assert gap == pytest.approx(0.1, abs=2e-4)
+
+
+def test_the_sizes_nearest_the_lowest_are_less_biased_and_are_named():
+    rows = isoflops(UNEQUAL, times=16, num_sizes=11)
+    wide = fit.isoflop_minima(**rows, draws=10)
+    local = fit.isoflop_minima(**rows, nearest=5, draws=10)
+    for one, other in zip(wide, local, strict=True):
+        size = optimal_size(one.budget_flops, UNEQUAL)
+        assert abs(np.log(other.num_params_opt / size)) < 0.2 * abs(np.log(one.num_params_opt / size))
+        assert other.num_sizes == 5
+        assert "the 5 sizes nearest the lowest of 11" in other.estimates["num_params_opt"].method
+        assert "wide_grid" in {flag.code for flag in one.warnings}
+        assert "wide_grid" not in {flag.code for flag in other.warnings}
+    for correction in corrected(rows, nearest=5):
+        size = optimal_size(correction.raw.budget_flops, UNEQUAL)
+        assert correction.minimum.num_sizes == 5
+        assert correction.minimum.num_params_opt == pytest.approx(size, rel=1e-6)
+    with pytest.raises(BadInput, match="nearest is 2"):
+        fit.isoflop_minima(**rows, nearest=2)
 
 
 def test_a_vertex_outside_the_sizes_is_flagged_and_not_used():
