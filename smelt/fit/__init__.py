@@ -10,8 +10,11 @@ Useful alone: `from smelt import fit`. Knows nothing of training, of a ledger or
     savings     compute-equivalent savings between two frontiers
     groups      all of it for a table of runs in groups: fit_groups
     summary     the same as one plain dict: group_analysis
+    noise       noise_from_rows: how runs scatter, alone and with their partner
+    planning    power: what a design can tell and what it costs; search: cheapest, the designs that tell enough
 """
 
+from smelt.fit.designs import Design, Points, design_points, standing_points
 from smelt.fit.frontier import (
     Frontier,
     Optimum,
@@ -33,8 +36,11 @@ from smelt.fit.isoflop import (
     minima_of_groups,
 )
 from smelt.fit.laws import CHINCHILLA, FLOPS_TOKENS, PURE, SATURATING, SMELT, Law, Power, Term, decay, predicted_loss
+from smelt.fit.noise import Noise, PilotNoise, given_noise, noise_from_rows
+from smelt.fit.planning import Planned, Width, power
 from smelt.fit.result import Estimate, Flag, estimate, jsonable
 from smelt.fit.savings import Saving, savings
+from smelt.fit.search import Candidate, cheapest
 from smelt.fit.summary import group_analysis
 from smelt.fit.surface import Prediction, SurfaceFit, bootstrap, fit_surface, predict
 
@@ -45,37 +51,50 @@ __all__ = [
     "SATURATING",
     "SMELT",
     "Allocation",
+    "Candidate",
     "Correction",
+    "Design",
     "Estimate",
     "Flag",
     "Frontier",
     "Groups",
     "Law",
     "Minimum",
+    "Noise",
     "Optimum",
+    "PilotNoise",
+    "Planned",
+    "Points",
     "Power",
     "Prediction",
     "Saving",
     "SurfaceFit",
     "Term",
+    "Width",
     "allocation",
     "bootstrap",
+    "cheapest",
     "correct_minima",
     "correct_minima_of_groups",
     "decay",
+    "design_points",
     "estimate",
     "fit_frontier",
     "fit_groups",
     "fit_surface",
     "given_frontier",
+    "given_noise",
     "group_analysis",
     "isoflop_minima",
     "joint_counts",
     "jsonable",
     "minima_of_groups",
+    "noise_from_rows",
+    "power",
     "predict",
     "predicted_loss",
     "savings",
+    "standing_points",
     "surface_frontier",
     "surface_optimum",
 ]

@@ -1,0 +1,261 @@
+"""A law, its noise and a design in; the widths of 95 % intervals, the saving that can be seen and the price out.
+
+Intervals are t standard errors either side (`precision`), with Student's t of the rows minus the parameters of one
+group; of what is known by a factor they are taken in logarithms. The smallest saving that a two-sided 5 % test sees in
+80 % of grids is 1 - exp(-(z.975 + z.80) s.e.), for the standard error of ln C_ref - ln C. It knows neither whether the
+law is true nor what a run costs in seconds; where first order is not to be believed it says so in `warnings`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from smelt.errors import BadInput
+from smelt.fit import laws
+from smelt.fit.designs import Design, Ground, Points, design_points, ground
+from smelt.fit.noise import TRUNK_CORRELATION, Noise
+from smelt.fit.precision import Fitting, covariances, gain_error, influence, quantities
+from smelt.fit.result import Flag, jsonable
+from smelt.fit.surface import OBJECTIVES
+
+TWO_SIDED, POWERED = 1.959964, 0.841621  # standard normal quantiles .975 and .80
+MAX_EXTRAPOLATION = 10.0
+MAX_RELATIVE_ERROR = 0.3  # of an exponent: beyond it first order is no picture of the fit (chosen)
+MAX_CONDITION = 1e7
+MAX_HALF_WIDTH_LOG = 700.0  # the logarithm of the largest float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Width:
+    """One quantity and the 95 % interval to expect about its `value`.
+
+    scale           "linear"; "log" of what is known by a factor (coefficients, sizes, tokens); "saving"
+    standard_error  of the value; of its logarithm under "log"; of ln C_ref - ln C under "saving"
+    width           high - low; relative to the value under "log"
+    """
+
+    value: float
+    standard_error: float
+    low: float
+    high: float
+    width: float
+    scale: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What a design can tell.
+
+    widths             the law's parameters; allocation (size* ~ C^allocation), frontier_exponent; size, num_tokens and
+                       loss of the optimum at `at_flops`; saving there and saving_at_largest (at the largest budget)
+    smallest_saving    seen with 80 % power at `at_flops`; smallest_excess: the same where the target needs more compute
+    chance             of seeing the saving that was assumed, None where that is 0
+    inflation          a parameter's standard error over that of least squares
+    num_rows           of one group; num_runs and cost_flops are of all groups and seeds
+    """
+
+    equation: str
+    design: Design | None
+    groups: int
+    num_rows: int
+    num_runs: int
+    cost_flops: float
+    at_flops: float
+    largest_budget_flops: float
+    extrapolation: float
+    degrees_of_freedom: int
+    widths: dict[str, Width]
+    smallest_saving: float | None
+    smallest_saving_at_largest: float | None
+    smallest_excess: float | None
+    chance: float | None
+    inflation: float
+    condition_number: float
+    warnings: tuple[Flag, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return jsonable(self)
+
+
+def power(
+    law: laws.Law | str,
+    parameters: Mapping[str, float],
+    noise: Noise,
+    design: Design | Points,
+    *,
+    at_flops: float | None = None,
+    flops_per_unit: float | None = None,
+    saving: float = 0.0,
+    groups: int = 2,
+    objective: str = "huber_log",
+    delta: float = 1e-3,
+    fixed: Mapping[str, float] | None = None,
+) -> Planned:
+    """How wide every interval of a design will be, and the smallest saving that it can see.
+
+    `design` in words, or the points of a grid that stands (`designs.standing_points`). `at_flops` is the compute of
+    size, tokens, loss and saving: the largest budget where left out. `saving` is what is assumed to be true.
+    `objective` and `delta` are those of the fits to come. Raises BadInput for impossible numbers, no more rows than
+    parameters, and points that cannot tell the parameters apart.
+
+    >>> from smelt.fit.noise import given_noise
+    >>> law = {"E": 1.82, "A": 482.0, "B": 2085.0, "alpha": 0.348, "beta": 0.366}
+    >>> design = Design(kind="isoflop", budgets_flops=(1e18, 2e18, 4e18, 8e18), num_sizes=5, span=8.0)
+    >>> found = power("chinchilla", law, given_noise(0.002, pair_correlation=0.5), design, flops_per_unit=6.0)
+    >>> found.num_runs, f"{found.cost_flops:.2e}", f"{found.smallest_saving:.3f}"
+    (40, '1.50e+20', '0.040')
+    """
+    base = ground(law, parameters, flops_per_unit, fixed)
+    points = design_points(base, None, design) if isinstance(design, Design) else design
+    if missing := [name for name in (base.size, "num_tokens") if name not in points.columns]:
+        raise BadInput(f"the points have no column {missing[0]!r}; give it, have {', '.join(points.columns)}")
+    seeds = design.seeds if isinstance(design, Design) else 1
+    largest, least = float(points.budgets_flops.max()), float(points.budgets_flops.min())
+    at = largest if at_flops is None else at_flops
+    fitting = fitting_of(base, noise, at, saving, groups, objective, delta)
+    num_rows, num_parameters = len(points.budgets_flops) * seeds, len(base.law.parameters)
+    degrees = num_rows - num_parameters
+    if degrees < 1:
+        raise BadInput(f"{num_rows} rows leave nothing beside {num_parameters} parameters; add budgets, sizes or seeds")
+    target = base.worth(saving)
+    own, condition = influence(base, points.columns, fitting)
+    others = own if saving == 0 else influence(target, points.columns, fitting)[0]
+    found = covariances(own, others, points.trunks, fitting)(seeds)
+    known, t = quantities(base, at), t_quantile(degrees)
+    widths = {
+        name: _width(known.values[name], float(error), t, known.scales[name], name == base.law.floor)
+        for name, error in known.errors(found["reference"]).items()
+    }
+    smallest = smallest_at_largest = excess = chance = None
+    if groups == 2:
+        gain, gain_at_largest = (float(gain_error(base, target, c)(found)) for c in (at, largest))
+        widths["saving"] = _width(saving, gain, t, "saving")
+        widths["saving_at_largest"] = _width(saving, gain_at_largest, t, "saving")
+        smallest, smallest_at_largest = smallest_visible(gain), smallest_visible(gain_at_largest)
+        excess = math.expm1(min((TWO_SIDED + POWERED) * gain, MAX_HALF_WIDTH_LOG))
+        chance = _chance(saving, gain) if saving else None
+    flags = _warnings(base, points, noise, at, widths, float(condition), num_rows)
+    return Planned(
+        equation=base.law.equation,
+        design=design if isinstance(design, Design) else None,
+        groups=groups,
+        num_rows=num_rows,
+        num_runs=num_rows * groups,
+        cost_flops=points.cost_flops * seeds * groups,
+        at_flops=at,
+        largest_budget_flops=largest,
+        extrapolation=max(at / largest, least / at, 1.0),
+        degrees_of_freedom=degrees,
+        widths=widths,
+        smallest_saving=None if smallest is None else float(smallest),
+        smallest_saving_at_largest=None if smallest_at_largest is None else float(smallest_at_largest),
+        smallest_excess=excess,
+        chance=chance,
+        inflation=fitting.inflation,
+        condition_number=float(condition),
+        warnings=tuple(flags),
+    )
+
+
+def fitting_of(base: Ground, noise: Noise, at_flops: float, saving, groups, objective: str, delta: float) -> Fitting:
+    if not (math.isfinite(at_flops) and at_flops > 0):
+        raise BadInput(f"at_flops is {at_flops}; give a compute in FLOPs above 0")
+    if not (math.isfinite(saving) and saving < 1):
+        raise BadInput(f"the saving is {saving}; give a share of compute below 1, such as 0.1 (below 0: a loss)")
+    if groups not in (1, 2):
+        raise BadInput(f"groups is {groups}; give 2 for a comparison, 1 for a law alone")
+    if objective not in OBJECTIVES:
+        raise BadInput(f"objective is {objective!r}; choose one of {', '.join(OBJECTIVES)}")
+    if not delta > 0:
+        raise BadInput(f"delta is {delta}; the Huber threshold of a log residual is above 0, 1e-3 by custom")
+    if objective == "squares_log":
+        delta = math.inf
+    return Fitting(
+        noise=noise, delta=delta, threshold=delta / float(noise.log_sd(base.floor + base.reducible(at_flops)))
+    )
+
+
+def t_quantile(degrees: int) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, 0.975))
+
+
+def smallest_visible(gain: np.ndarray | float) -> np.ndarray:
+    return -np.expm1(-(TWO_SIDED + POWERED) * gain)
+
+
+def _chance(saving: float, gain: float) -> float:
+    from scipy.special import ndtr
+
+    z = abs(math.log1p(-saving)) / gain
+    return float(ndtr(z - TWO_SIDED) + ndtr(-z - TWO_SIDED))
+
+
+def _width(value: float, error: float, t: float, scale: str, at_least_zero: bool = False) -> Width:
+    half = min(t * error, MAX_HALF_WIDTH_LOG) if scale != "linear" else t * error
+    if scale == "log":
+        low, high, width = value * math.exp(-half), value * math.exp(half), 2 * math.sinh(half)
+    else:
+        if scale == "saving":
+            low, high = 1 - (1 - value) * math.exp(half), 1 - (1 - value) * math.exp(-half)
+        else:
+            low, high = max(value - half, 0.0) if at_least_zero else value - half, value + half
+        width = high - low
+    return Width(value=value, standard_error=error, low=low, high=high, width=width, scale=scale)
+
+
+def _warnings(
+    base: Ground,
+    points: Points,
+    noise: Noise,
+    at: float,
+    widths: Mapping[str, Width],
+    condition: float,
+    num_rows: int,
+) -> Iterator[Flag]:
+    largest, smallest = float(points.budgets_flops.max()), float(points.budgets_flops.min())
+    outside = max(at / largest, smallest / at)
+    if outside > 1 + 1e-9:
+        far = outside > MAX_EXTRAPOLATION
+        decides = "the law's form decides there, not the runs" if far else "its widths take the law as true there"
+        yield Flag(
+            code="extrapolated_far" if far else "extrapolated",
+            message=f"{at:.3g} FLOPs lie {outside:.3g} times outside the budgets: {decides}",
+        )
+    for name in base.law.exponents:
+        share = widths[name].standard_error / base.parameters[name]
+        if share > MAX_RELATIVE_ERROR:
+            message = (
+                f"{name} would be known to {share:.0%} (one standard error): all widths are guesses, add rows or span"
+            )
+            yield Flag(code="not_first_order", message=message)
+    if base.floor and widths[str(base.law.floor)].standard_error > 0.5 * base.floor:
+        yield Flag(
+            code="floor_not_identified",
+            message=f"{base.law.floor} {base.floor:.3g} would have a standard error of "
+            f"{widths[str(base.law.floor)].standard_error:.3g}: many fits will end at 0, which no width here knows",
+        )
+    if condition > MAX_CONDITION:
+        message = f"the condition number is {condition:.1e}: some parameters are hardly told apart"
+        yield Flag(code="ill_conditioned", message=message)
+    if num_rows < 2 * len(base.law.parameters):
+        message = f"{num_rows} rows a group for {len(base.law.parameters)} parameters: widths are rough"
+        yield Flag(code="few_rows", message=message)
+    sizes = points.columns[base.size]
+    for budget in np.unique(points.budgets_flops):
+        here, best = sizes[points.budgets_flops == budget], float(np.exp(base.log_size(budget)))
+        if not here.min() < best < here.max():
+            yield Flag(
+                code="optimum_outside",
+                message=f"the optimal size {best:.3g} at {budget:.3g} FLOPs lies outside {here.min():.3g} to "
+                f"{here.max():.3g}; add {'smaller' if best <= here.min() else 'larger'} sizes",
+            )
+    if points.trunks is not None and noise.trunk_correlation is None:
+        yield Flag(
+            code="trunk_correlation_assumed",
+            message=f"rows of one trunk are assumed to share {TRUNK_CORRELATION:g} of their variance: no pilot says",
+        )
