@@ -7,7 +7,7 @@ Useful alone: `from smelt import fit`. Knows nothing of training, of a ledger or
     surface     Approach 3: fit_surface, bootstrap, predict
     isoflop     Approach 2: isoflop_minima, correct_minima (without the parabola's bias), allocation
     frontier    loss = E + A C^-alpha through points, or of a surface
-    savings     compute-equivalent savings between two frontiers
+    savings     two frontiers: savings at budgets, gain_at_loss, crossing
     groups      all of it for a table of runs in groups: fit_groups
     summary     the same as one plain dict: group_analysis
     noise       noise_from_rows: how runs scatter, alone and with their partner
@@ -39,7 +39,7 @@ from smelt.fit.laws import CHINCHILLA, FLOPS_TOKENS, PURE, SATURATING, SMELT, La
 from smelt.fit.noise import Noise, PilotNoise, given_noise, noise_from_rows
 from smelt.fit.planning import Planned, Width, power
 from smelt.fit.result import Estimate, Flag, estimate, jsonable
-from smelt.fit.savings import Saving, savings
+from smelt.fit.savings import Crossing, Gain, Saving, crossing, gain_at_loss, savings
 from smelt.fit.search import Candidate, cheapest
 from smelt.fit.summary import group_analysis
 from smelt.fit.surface import Prediction, SurfaceFit, bootstrap, fit_surface, predict
@@ -53,10 +53,12 @@ __all__ = [
     "Allocation",
     "Candidate",
     "Correction",
+    "Crossing",
     "Design",
     "Estimate",
     "Flag",
     "Frontier",
+    "Gain",
     "Groups",
     "Law",
     "Minimum",
@@ -76,12 +78,14 @@ __all__ = [
     "cheapest",
     "correct_minima",
     "correct_minima_of_groups",
+    "crossing",
     "decay",
     "design_points",
     "estimate",
     "fit_frontier",
     "fit_groups",
     "fit_surface",
+    "gain_at_loss",
     "given_frontier",
     "given_noise",
     "group_analysis",

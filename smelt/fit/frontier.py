@@ -18,6 +18,7 @@ from smelt.fit import laws, solver, tables
 from smelt.fit.result import Estimate, Flag, estimate
 from smelt.fit.surface import SurfaceFit
 
+WHOLE_STEPS = 1.02  # runs end on whole steps: an optimum at a nominal budget may lie that far outside its own runs
 NOISE_STREAM = 3  # apart from the stream that resamples units under the same seed
 
 
@@ -54,6 +55,22 @@ class Frontier:
     def compute(self, loss: np.ndarray | float) -> np.ndarray:
         """The compute at which the frontier has this loss; infinite at or below its floor."""
         return inverted(self.floor, self.log_coefficient, self.exponent, loss)
+
+    def compute_draws(self, loss_R: np.ndarray) -> np.ndarray | None:
+        """The same for every draw, each at a loss of its own, [num_losses] of no more losses than draws."""
+        if self.draws is None:
+            return None
+        names = ("floor", "log_coefficient", "exponent")
+        return inverted(*(self.draws[name][: len(loss_R)] for name in names), loss_R)
+
+    def outside(self, compute_flops: float) -> float:
+        """The factor by which a compute lies outside the data, 1 inside."""
+        return outside(compute_flops, self.compute_range_flops)
+
+
+def outside(value: float, covered: tuple[float, float]) -> float:
+    """The factor by which `value` lies outside the range `covered`, 1 inside."""
+    return float(max(value / covered[1], covered[0] / value, 1.0))
 
 
 def inverted(floor, log_coefficient, exponent, loss) -> np.ndarray:
@@ -189,16 +206,22 @@ def _flags(values: Mapping[str, float], losses: np.ndarray, saturating: bool, nu
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Optimum:
-    """Where a surface's loss is least at a compute: size (num_params or FLOPs per token), tokens and loss."""
+    """Where a surface's loss is least at a compute: size (num_params or FLOPs per token), tokens and loss.
+
+    extrapolation   the largest factor by which the compute, the size or the tokens leave the fitted rows (1 inside);
+                    None for a law that was given, not fitted
+    """
 
     compute_flops: float
     size: Estimate
     num_tokens: Estimate
     loss: Estimate
     tokens_per_param: Estimate
+    extrapolation: float | None
+    warnings: tuple[Flag, ...]
 
 
-def _axes(fit: SurfaceFit, flops_per_unit: float | None) -> tuple[str, float, laws.Term, laws.Term]:
+def axes(fit: SurfaceFit, flops_per_unit: float | None) -> tuple[str, float, laws.Term, laws.Term]:
     """The size column, k of C = k size tokens, and the two terms."""
     terms = {power.column: term for term in fit.law.terms for power in term.powers}
     size = next((name for name in ("flops_per_token", "num_params") if name in terms), None)
@@ -213,9 +236,9 @@ def _axes(fit: SurfaceFit, flops_per_unit: float | None) -> tuple[str, float, la
     return size, float(flops_per_unit), terms[size], terms["num_tokens"]
 
 
-def _frontier_parameters(fit, parameters: Mapping, flops_per_unit, fixed: Mapping[str, float]):
+def frontier_parameters(fit, parameters: Mapping, flops_per_unit, fixed: Mapping[str, float]):
     """(floor, ln P, g, ln A', a, ln K, c) for numbers or for arrays of draws."""
-    size, k, size_term, token_term = _axes(fit, flops_per_unit)
+    size, k, size_term, token_term = axes(fit, flops_per_unit)
     with np.errstate(divide="ignore", invalid="ignore"):
         log_A, log_K = np.log(parameters[size_term.coefficient]), np.log(parameters[token_term.coefficient])
     for power in size_term.powers:
@@ -246,12 +269,12 @@ def surface_frontier(
     `fixed` gives the law's other columns (density = 1 - S for SMELT's). Draws of the fit carry over. Raises BadInput
     where the law has no size and token terms to trade, or an exponent is not above zero.
     """
-    floor, log_P, g, *_ = _frontier_parameters(fit, fit.parameters, flops_per_unit, fixed)
+    floor, log_P, g, *_ = frontier_parameters(fit, fit.parameters, flops_per_unit, fixed)
     if not np.isfinite(log_P):
         raise BadInput(f"the surface has no frontier: its exponents {fit.parameters} are not both above 0; add runs")
     draws = None
     if fit.draws is not None:
-        floor_R, log_P_R, g_R, *_ = _frontier_parameters(fit, fit.draws, flops_per_unit, fixed)
+        floor_R, log_P_R, g_R, *_ = frontier_parameters(fit, fit.draws, flops_per_unit, fixed)
         draws = {"floor": np.where(np.isnan(g_R), np.nan, floor_R), "log_coefficient": log_P_R, "exponent": g_R}
     values = {"floor": float(floor), "log_coefficient": float(log_P), "exponent": float(g)}
     method = "surface refitted to bootstrap draws by unit"
@@ -272,15 +295,14 @@ def surface_optimum(
     """Size, tokens, loss and tokens per parameter where the surface's loss is least at `compute_flops`.
 
     Tokens per parameter takes the size as num_params, or as flops_per_token / 6 where the law is in FLOPs (SMELT).
+    An optimum outside the fitted rows is flagged "extrapolated", beyond ten times "extrapolated_far".
     """
     method = "surface refitted to bootstrap draws by unit"
-    size_name, *_ = _axes(fit, flops_per_unit)
+    size_name, *_ = axes(fit, flops_per_unit)
 
     def at(parameters):
-        floor, log_P, g, log_A, a, log_K, c, k = _frontier_parameters(fit, parameters, flops_per_unit, fixed)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            log_size = (np.log(a / c) + log_A - log_K + c * np.log(compute_flops / k)) / (a + c)
-        log_tokens = np.log(compute_flops / k) - log_size
+        floor, log_P, g, *_ = found = frontier_parameters(fit, parameters, flops_per_unit, fixed)
+        log_size, log_tokens = log_optimum(found, compute_flops)
         per_param = np.exp(log_tokens - log_size) * (6.0 if size_name == "flops_per_token" else 1.0)
         return np.exp(log_size), np.exp(log_tokens), floor + np.exp(log_P - g * np.log(compute_flops)), per_param
 
@@ -289,7 +311,43 @@ def surface_optimum(
     size, tokens, loss, per_param = (
         estimate(float(value), draw, method=method) for value, draw in zip(values, draws, strict=True)
     )
-    return Optimum(compute_flops=compute_flops, size=size, num_tokens=tokens, loss=loss, tokens_per_param=per_param)
+    flags = []
+    factor, what = furthest_outside(fit, size_name, float(values[0]), float(values[1]))
+    if factor is not None and factor > WHOLE_STEPS:
+        message = f"the optimum at {compute_flops:.3g} FLOPs lies {factor:.3g} times outside the rows in {what}"
+        flags.append(Flag(code="extrapolated" if factor <= 10 else "extrapolated_far", message=message))
+    return Optimum(
+        compute_flops=compute_flops,
+        size=size,
+        num_tokens=tokens,
+        loss=loss,
+        tokens_per_param=per_param,
+        extrapolation=factor,
+        warnings=tuple(flags),
+    )
+
+
+def log_optimum(found: tuple, compute_flops: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+    """ln size and ln tokens of least loss at a compute, for what `frontier_parameters` found (numbers or draws)."""
+    _, _, _, log_A, a, log_K, c, k = found
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_size = (np.log(a / c) + log_A - log_K + c * np.log(compute_flops / k)) / (a + c)
+    return log_size, np.log(compute_flops / k) - log_size
+
+
+def furthest_outside(fit: SurfaceFit, size_name: str, size: float, num_tokens: float) -> tuple[float | None, str]:
+    """The largest factor by which a size, tokens or their product leave the fitted rows (1 inside), and which."""
+    covered = getattr(fit, "column_ranges", {})  # a law that was given comes without rows
+    values = {
+        "size": (size_name, size),
+        "tokens": ("num_tokens", num_tokens),
+        "compute": (f"{size_name} x num_tokens", size * num_tokens),
+    }
+    factors = {word: outside(value, covered[name]) for word, (name, value) in values.items() if name in covered}
+    if not factors or not all(np.isfinite(list(factors.values()))):
+        return None, ""
+    what = max(factors, key=lambda word: factors[word])
+    return factors[what], what
 
 
 def given_frontier(

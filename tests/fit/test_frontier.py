@@ -118,3 +118,25 @@ def test_the_other_columns_of_a_law_must_be_given_for_its_frontier():
         fit.surface_frontier(surface, compute_range_flops=(1e18, 1e21))
     with pytest.raises(BadInput, match="flops_per_unit"):
         fit.surface_frontier(noise_free_chinchilla(), compute_range_flops=(1e18, 1e21))
+
+
+def test_an_optimum_says_how_far_it_lies_outside_the_rows():
+    sizes = np.geomspace(1e8, 1e10, 8)
+    columns = {
+        "num_params": np.repeat(sizes, 4),
+        "num_tokens": np.concatenate([s * np.array([5, 10, 20, 40]) for s in sizes]),
+    }
+    surface = fit.fit_surface(columns, fit.predicted_loss(fit.CHINCHILLA, CHINCHILLA, columns), "chinchilla")
+    inside = fit.surface_optimum(surface, 1e20, flops_per_unit=6.0)
+    assert inside.extrapolation == 1.0
+    assert not inside.warnings
+    largest = 6 * 1e10 * 4e11
+    outside = fit.surface_optimum(surface, 5 * largest, flops_per_unit=6.0)
+    assert outside.extrapolation == pytest.approx(5, rel=1e-9)
+    assert [flag.code for flag in outside.warnings] == ["extrapolated"]
+    assert "5 times outside the rows in compute" in outside.warnings[0].message
+    far = fit.surface_optimum(surface, 100 * largest, flops_per_unit=6.0)
+    assert [flag.code for flag in far.warnings] == ["extrapolated_far"]
+    # Inside the compute that the rows cover, but with fewer tokens than any run has had.
+    small = fit.surface_optimum(surface, 6 * 1e8 * 5e8, flops_per_unit=6.0)
+    assert small.extrapolation > 1
