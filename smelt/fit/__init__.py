@@ -6,15 +6,18 @@ Useful alone: `from smelt import fit`. Knows nothing of training, of a ledger or
     solver      the certified minimum of a robust objective, many reweighted copies at once
     surface     Approach 3: fit_surface, bootstrap, predict
     isoflop     Approach 2: isoflop_minima, correct_minima (without the parabola's bias), allocation
+    envelope    Approach 1: envelope of training curves
     frontier    loss = E + A C^-alpha through points, or of a surface
     savings     two frontiers: savings at budgets, gain_at_loss, crossing
     groups      all of it for a table of runs in groups: fit_groups
     summary     the same as one plain dict: group_analysis
+    answers     questions to fits of groups: optima, losses of runs, what is saved at budgets and at losses
     noise       noise_from_rows: how runs scatter, alone and with their partner
     planning    power: what a design can tell and what it costs; search: cheapest, the designs that tell enough
 """
 
 from smelt.fit.designs import Design, Points, design_points, standing_points
+from smelt.fit.envelope import Envelope, envelope
 from smelt.fit.frontier import (
     Frontier,
     Optimum,
@@ -55,6 +58,7 @@ __all__ = [
     "Correction",
     "Crossing",
     "Design",
+    "Envelope",
     "Estimate",
     "Flag",
     "Frontier",
@@ -81,6 +85,7 @@ __all__ = [
     "crossing",
     "decay",
     "design_points",
+    "envelope",
     "estimate",
     "fit_frontier",
     "fit_groups",
