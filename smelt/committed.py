@@ -81,24 +81,25 @@ def rederive(name: str, folder: Path | None = None) -> list[dict[str, Any]]:
     rows, kept, predicted = read(name, folder)
     settings = kept["settings"]
     again = analysis.analyse(rows, kept["reference"], draws=settings["draws"], seed=settings["seed"])
-    differences = list(_differences({key: kept[key] for key in kept if key != "experiment"}, again, name))
+    found = list(differences({key: kept[key] for key in kept if key != "experiment"}, again, name))
     if predicted is not None:
         again = prediction.rederived(predicted, rows)
         kept = {key: predicted[key] for key in predicted if key not in ("experiment", "written_at")}
-        differences += _differences(kept, again, f"{name}.prediction")
-    return differences
+        found += differences(kept, again, f"{name}.prediction")
+    return found
 
 
-def _differences(kept: Any, again: Any, path: str, around: Mapping | None = None) -> Iterator[dict[str, Any]]:
+def differences(kept: Any, again: Any, path: str, around: Mapping | None = None) -> Iterator[dict[str, Any]]:
+    """Every value of a JSON result that came out another when it was made again, by its path; rounding is none."""
     if isinstance(kept, Mapping) and isinstance(again, Mapping):
         for key in [*kept, *(key for key in again if key not in kept)]:
             if key not in kept or key not in again:
                 yield {"path": f"{path}.{key}", "committed": kept.get(key), "rederived": again.get(key)}
             elif key not in ROUNDING:
-                yield from _differences(kept[key], again[key], f"{path}.{key}", kept)
+                yield from differences(kept[key], again[key], f"{path}.{key}", kept)
     elif isinstance(kept, list) and isinstance(again, list) and len(kept) == len(again):
         for index, (one, other) in enumerate(zip(kept, again, strict=True)):
-            yield from _differences(one, other, f"{path}[{index}]", around)
+            yield from differences(one, other, f"{path}[{index}]", around)
     elif not _agree(kept, again, path, around or {}):
         yield {"path": path, "committed": kept, "rederived": again}
 

@@ -121,7 +121,6 @@ def _spec_columns() -> tuple[Column, ...]:
 COLUMNS: dict[str, Column] = {
     column.name: column for column in (*IDENTITY, *_spec_columns(), *COUNTS, *MEASUREMENTS, *PROVENANCE)
 }
-TEXT_COLUMNS = ("group", "label")  # of anybody's table
 DOMAIN_FAMILIES = ("val_loss_nats.", "val_loss_se_nats.", "bits_per_byte.")
 
 
@@ -312,14 +311,6 @@ def read_table(path: Path) -> list[Row]:
     return [check(record, f"{path}:{number}") for number, record in enumerate(records, start=1)]
 
 
-def header(path: Path) -> list[str]:
-    """Column names of a CSV. Raises BadInput where there is no such file."""
-    if not path.exists():
-        raise BadInput(f"{path} does not exist")
-    with open(path, newline="") as file:
-        return next(csv.reader(file), [])
-
-
 def read_csv(path: Path) -> list[Row]:
     """Rows that `export` wrote as .csv."""
     records = _records(path)
@@ -328,9 +319,9 @@ def read_csv(path: Path) -> list[Row]:
     ]
 
 
-def _records(path: Path, wanted: Iterable[str] | None = None) -> list[tuple[str, dict[str, str]]]:
+def _records(path: Path) -> list[tuple[str, dict[str, str]]]:
     """(file:line, column -> text) a row; blank lines are skipped. Raises BadInput where a line has more or fewer fields
-    than the header, and where a wanted column (None: any) stands in it twice or not at all."""
+    than the header, and where a column stands in it twice."""
     if not path.exists():
         raise BadInput(f"{path} does not exist")
     try:
@@ -340,19 +331,14 @@ def _records(path: Path, wanted: Iterable[str] | None = None) -> list[tuple[str,
     reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True)
     try:
         header = [name.strip() for name in next(reader, [])]
-        for name in header if wanted is None else wanted:
-            if name not in header:
-                raise BadInput(f"{path} has no column {name!r}: it has {', '.join(header) or 'none'}")
+        for name in header:
             if header.count(name) > 1:
                 raise BadInput(f"{path} has {header.count(name)} columns {name!r}: rename or drop all but one")
         found = []
         for fields in reader:
             where = f"{path}:{reader.line_num}"
             if len(fields) not in (0, len(header)):
-                raise BadInput(
-                    f"{where} has {len(fields)} fields, the header {len(header)}: mend it (a number is written "
-                    "without thousands separators)"
-                )
+                raise BadInput(f"{where} has {len(fields)} fields, the header {len(header)}: mend it")
             if fields:
                 found.append((where, dict(zip(header, fields, strict=True))))
     except csv.Error as error:
@@ -376,39 +362,3 @@ def _parse(name: str, text: str, where: str) -> Any:
         return column.kind(text)
     except ValueError:
         raise BadInput(f"{where}: {name} is {text!r}: expected {column.kind.__name__}") from None
-
-
-def import_foreign(path: Path, columns: Mapping[str, str]) -> dict[str, list[Any]]:
-    """Columns of anybody's CSV under our names.
-
-    columns: our name -> name in the file, e.g. {"num_params": "N", "num_tokens": "D", "loss_nats": "loss"}.
-    Raises BadInput naming the row and the value where a number is missing, not finite or not positive. A column
-    called `group` or `label` is taken as text.
-    """
-    if not columns:
-        raise BadInput(f"no column of {path} is named: give OURS=THEIRS, such as num_params=N")
-    out: dict[str, list[Any]] = {ours: [] for ours in columns}
-    for where, record in _records(path, columns.values()):
-        for ours, theirs in columns.items():
-            text = record[theirs].strip()
-            out[ours].append(text if ours in TEXT_COLUMNS else _positive(text, where, theirs))
-    return out
-
-
-def foreign_csv(columns: Mapping[str, Sequence[Any]]) -> str:
-    """Columns of `import_foreign` as CSV under our names."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
-    return text.getvalue()
-
-
-def _positive(text: str, where: str, name: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise BadInput(f"{where}: {name} is {text!r}: expected a number") from None
-    if not math.isfinite(value) or value <= 0:
-        raise BadInput(f"{where}: {name} is {text}: a law needs positive, finite numbers; drop or mend the row")
-    return value

@@ -22,12 +22,14 @@ ORDER = [
     {"experiment"},
     {"ledger"},
     {"fit"},
+    {"foreign"},
     {"data", "model"},
     {"train"},
     {"launch"},
     {"plan", "compare", "analysis"},
     {"prediction"},
     {"committed"},
+    {"fitted"},
     {"report"},
     {"terminal"},
     {"cli", "__main__"},
@@ -45,7 +47,7 @@ HOMES = {
     "rich": {"terminal"},
     "tokenizers": {"data"},
 }
-LIGHT = ("spec", "variants", "budget", "match", "grid", "ledger", "fit", "plan", "cli")
+LIGHT = ("spec", "variants", "budget", "match", "grid", "ledger", "fit", "foreign", "plan", "cli")
 
 
 def room_of(path: Path) -> str:

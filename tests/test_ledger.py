@@ -65,33 +65,3 @@ def test_ledgers_merge_and_a_contradiction_is_named(rows):
     other = rows[0] | {"val_loss_nats": rows[0]["val_loss_nats"] + 1e-9, "host": "elsewhere"}
     with pytest.raises(BadInput, match=f"{rows[0]['run_id']} stands twice with val_loss_nats"):
         ledger.merge([rows, [other]])
-
-
-def test_a_foreign_table_comes_in_under_our_names(tmp_path):
-    path = tmp_path / "theirs.csv"
-    path.write_text("N,D,loss,who\n1e6,2e7,3.5,a\n2e6,4e7,3.25,b\n")
-    columns = {"num_params": "N", "num_tokens": "D", "loss_nats": "loss", "group": "who"}
-    found = ledger.import_foreign(path, columns)
-    assert found == {
-        "num_params": [1e6, 2e6],
-        "num_tokens": [2e7, 4e7],
-        "loss_nats": [3.5, 3.25],
-        "group": ["a", "b"],
-    }
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("N,D\n1,2\n", "no column 'loss'"),
-        ("N,D,loss\n1,2,nan\n", "theirs.csv:2: loss is nan"),
-        ("N,D,loss\n1,2,3\n1,-2,3\n", "theirs.csv:3: D is -2"),
-        ("N,D,loss\n1,2,three\n", "expected a number"),
-        ("N,D,loss\n", "no rows"),
-    ],
-)
-def test_a_foreign_table_that_no_law_can_use_is_refused(tmp_path, text, message):
-    path = tmp_path / "theirs.csv"
-    path.write_text(text)
-    with pytest.raises(BadInput, match=message):
-        ledger.import_foreign(path, {"num_params": "N", "num_tokens": "D", "loss_nats": "loss"})

@@ -1,7 +1,7 @@
 """The command `smelt`: parse, call, render. Every verb that prints numbers takes --json.
 
-Exit codes: 0 done, 1 a run failed or a match does not fit, 2 bad input or a place that cannot be read or written,
-75 stopped and resumable.
+Exit codes: 0 done, 1 a run failed, a match does not fit or a fit comes out another, 2 bad input or a place that cannot
+be read or written, 75 stopped and resumable.
 """
 
 import sys
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import tyro
 
 from smelt import __version__
-from smelt.cli import corpora, grids, matching, results
+from smelt.cli import corpora, fits, grids, matching, power, results
 from smelt.cli.words import say
 from smelt.errors import EXIT_BAD_INPUT, EXIT_RESUMABLE, BadInput
 
@@ -19,7 +19,10 @@ VERBS = {
     "plan": grids.plan,
     "run": grids.run,
     "status": grids.status,
-    "fit": results.fit,
+    "fit": fits.fit,
+    "predict": fits.predict,
+    "savings": fits.savings,
+    "power": power.power,
     "compare": results.compare,
     "report": results.report,
     "export": results.export,

@@ -1,128 +1,15 @@
-"""Verbs on what was trained: fit, compare, report, export, merge, import, repro, diff."""
+"""Verbs on what was trained and logged: compare, report, export, merge, import, repro, diff."""
 
 from glob import escape
 from pathlib import Path
 from typing import Annotated, Any
 
-from tyro.conf import Positional, arg
+from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from smelt import terminal
-from smelt.cli.words import Json, Name, assignments, at_least, print_json, say, status_of
+from smelt.cli.fits import Reading, reading_lines
+from smelt.cli.words import Json, Name, Tables, at_least, print_json, rows_of, status_of
 from smelt.errors import EXIT_DONE, BadInput
-
-
-def _rows(name: str) -> tuple[Any, list[dict[str, Any]]]:
-    """An experiment and its rows: its own run folders', or where nothing was trained here the committed ones."""
-    from smelt import committed, ledger
-    from smelt import experiment as experiments
-
-    experiment = experiments.load(name)
-    rows = ledger.read_folder(experiment.folder)
-    kept = committed.folder_of(experiment.name) / f"{experiment.name}.csv"
-    if not rows and kept.exists():
-        say(f"no run of {experiment.name} here: reading the committed rows {kept}")
-        rows = ledger.read_csv(kept)
-    if not rows:
-        raise BadInput(f"{experiment.name} has no finished run: smelt run {name} trains it")
-    return experiment, rows
-
-
-def fit(
-    name: Annotated[Positional[str | None], arg(metavar="NAME", help="an experiment, or nothing with --csv")] = None,
-    *,
-    csv: Annotated[Path | None, arg(help="a table of anybody's logged losses")] = None,
-    columns: Annotated[tuple[str, ...], arg(help="our name=its name: num_params=N num_tokens=D loss_nats=loss")] = (),
-    law: Annotated[str | None, arg(help="law fitted to --csv; chinchilla where left out")] = None,
-    variants: Annotated[tuple[str, ...], arg(help="only these variants, the first being the reference")] = (),
-    draws: Annotated[int, arg(help="bootstrap draws")] = 1000,
-    out: Annotated[Path | None, arg(help="also write the fit as JSON")] = None,
-    commit: Annotated[bool, arg(help="keep rows and fit as fits/NAME.csv and .json of this folder")] = False,
-    json: Json = False,
-) -> int:
-    """Fit minima, surfaces and frontiers, and the compute savings of each variant, with 95 % intervals.
-
-    e.g. smelt fit quickstart; smelt fit quickstart_rates --variants "baseline, rate x2" "loop_middle, rate x2";
-    smelt fit --csv runs.csv --columns num_params=N num_tokens=D loss_nats=loss
-    """
-    if (name is None) == (csv is None):
-        raise BadInput("give either an experiment's NAME or --csv FILE with --columns")
-    at_least("--draws", draws, 2)
-    alien = {"--columns": columns, "--law": law} if csv is None else {"--variants": variants, "--commit": commit}
-    if given := [option for option, value in alien.items() if value]:
-        raise BadInput(f"{given[0]} says nothing about {'an experiment' if csv is None else '--csv'}: leave it out")
-    if csv is not None:
-        result = _fit_csv(csv, dict(assignments(columns, str)), law or "chinchilla", draws)
-        lines = _estimate_lines(result)
-    else:
-        from smelt import analysis, committed
-        from smelt.prediction import read_prediction
-
-        experiment, rows = _rows(str(name))
-        reference = experiment.grid.reference
-        if variants:
-            known = dict.fromkeys(row["variant"] for row in rows)
-            if missing := [variant for variant in variants if variant not in known]:
-                raise BadInput(f"{experiment.name} has no variant {missing[0]!r}: known are {'; '.join(known)}")
-            if commit:
-                raise BadInput("--commit keeps all rows of an experiment: leave --variants out")
-            reference, rows = variants[0], [row for row in rows if row["variant"] in variants]
-        if commit:
-            predicted = read_prediction(experiment.folder)
-            result = committed.commit(experiment.name, rows, reference, predicted=predicted, draws=draws)
-            say(f"kept {committed.fits_folder() / experiment.name}.csv and .json")
-        else:
-            result = analysis.analyse(rows, reference, draws=draws)
-        lines = _analysis_lines(result)
-    if out is not None:
-        from smelt.files import write_json
-
-        write_json(out, result)
-    print_json(result) if json else print("\n".join(lines))
-    return EXIT_DONE
-
-
-LAWS_COLUMNS = ("num_params", "num_tokens", "flops_per_token", "density", "compute_flops")
-
-
-def _fit_csv(path: Path, columns: dict[str, str], law: str, draws: int) -> dict[str, Any]:
-    from smelt import fit as fitting
-    from smelt import ledger
-
-    if not columns:
-        columns = {name: name for name in (*LAWS_COLUMNS, "loss_nats") if name in ledger.header(path)}
-    if "loss_nats" not in columns:
-        raise BadInput(
-            f"--columns names no loss: add loss_nats=<its column>; {path} has {', '.join(ledger.header(path))}"
-        )
-    table = ledger.import_foreign(path, columns)
-    loss = table.pop("loss_nats")
-    fitted = fitting.fit_surface(table, loss, law)
-    return fitting.bootstrap(fitted, draws=draws).to_json()
-
-
-def _estimate_lines(result: dict[str, Any]) -> list[str]:
-    rows = [
-        [
-            name,
-            *(
-                terminal.estimate(part)
-                for part in (value["value"], value["standard_error"], value["low"], value["high"])
-            ),
-        ]
-        for name, value in result["estimates"].items()
-    ]
-    lines = [f"{result['law']['equation']}, fitted to {result['num_rows']} rows"]
-    lines += [terminal.table(["quantity", "estimate", "s.e.", "95 % low", "high"], rows)]
-    return [*lines, *(f"warning ({flag['code']}): {flag['message']}" for flag in result["warnings"])]
-
-
-def _analysis_lines(result: dict[str, Any]) -> list[str]:
-    from smelt.report import tables
-
-    lines = [headline["sentence"] for headline in result["headline"].values()]
-    for found in (tables.savings(result), tables.exponents(result)):
-        lines += ["", *([terminal.table(found.headings, found.rows)] if found.rows else []), found.note]
-    return [*lines, "", *(f"warning ({flag['code']}): {flag['message']}" for flag in result["warnings"])]
 
 
 def compare(
@@ -234,17 +121,18 @@ def report(
     figures: Annotated[
         Path | None, arg(help="folder for the figures as SVG and PDF, and the rows as CSV and parquet")
     ] = None,
+    tables: Tables = None,
     draws: Annotated[int, arg(help="bootstrap draws")] = 1000,
 ) -> int:
     """Write one self-contained HTML page: the answer, the figures, the tables, what failed and why.
 
-    e.g. smelt report quickstart; smelt report quickstart --out page.html --figures figures
+    e.g. smelt report quickstart; smelt report quickstart --out page.html --figures figures --tables tables
     """
     from smelt import analysis, committed
     from smelt.report import page
 
     at_least("--draws", draws, 2)
-    experiment, rows = _rows(name)
+    experiment, rows = rows_of(name)
     analysed = analysis.analyse(rows, experiment.grid.reference, draws=draws)
     kept = committed.folder_of(experiment.name) / f"{experiment.name}.csv"
     prediction = committed.read(experiment.name)[2] if kept.exists() else None
@@ -258,6 +146,7 @@ def report(
             status_of=lambda cell: status_of(experiment, cell),
             prediction=prediction,
             files=figures,
+            tables_folder=tables,
         )
     )
     return EXIT_DONE
@@ -272,7 +161,7 @@ def export(
     """Write the rows of an experiment as one table. e.g. smelt export quickstart --out rows.parquet"""
     from smelt import ledger
 
-    _, rows = _rows(name)
+    _, rows = rows_of(name)
     merged = ledger.merge([rows, *(ledger.read_table(path) for path in merge_with)])
     ledger.export(merged, out)
     print(f"{len(merged)} rows in {out}")
@@ -299,23 +188,38 @@ def merge(
 
 
 def import_table(
-    table: Annotated[Positional[Path], arg(metavar="FILE", help="a CSV of anybody's runs")],
+    table: Annotated[Positional[Path], arg(metavar="FILE", help="a .csv, .tsv, .parquet or .jsonl of anybody's runs")],
     *,
-    columns: Annotated[tuple[str, ...], arg(help="our name=its name: num_params=N num_tokens=D loss_nats=loss")],
+    reading: OmitArgPrefixes[Reading] = Reading(),  # noqa: B008
     out: Annotated[Path, arg(help="a .csv file under our names")],
+    json: Json = False,
 ) -> int:
     """Check anybody's table and write its columns under our names, ready for smelt fit --csv.
 
-    e.g. smelt import theirs.csv --columns num_params=N num_tokens=D loss_nats=loss --out ours.csv
+    e.g. smelt import theirs.jsonl --columns num_params=N num_tokens=D loss_nats=loss --out ours.csv
     """
-    from smelt import ledger
+    from smelt import foreign
     from smelt.files import write_text
 
     if out.suffix != ".csv":
         raise BadInput(f"cannot import to {out.name!r}: give a name that ends in .csv")
-    found = ledger.import_foreign(table, dict(assignments(columns, str)))
-    write_text(out, ledger.foreign_csv(found))
-    print(f"{len(next(iter(found.values())))} rows in {out}")
+    found = reading.read(table)
+    write_text(out, foreign.to_csv(found))
+    told = {
+        "out": str(out),
+        "rows": list(found.rows),
+        "columns": [*found.columns, *found.texts],
+        "loss": found.loss,
+        "loss_unit": found.loss_unit,
+        "notes": list(found.notes),
+        "left_out": list(found.left_out),
+        "warnings": [{"code": flag.code, "message": flag.message} for flag in found.warnings],
+    }
+    if json:
+        print_json(told)
+        return EXIT_DONE
+    lines = [f"{len(found.rows)} rows in {out}", *reading_lines(table, len(found.rows), told)]
+    print("\n".join([*lines, *(f"warning ({flag['code']}): {flag['message']}" for flag in told["warnings"])]))
     return EXIT_DONE
 
 

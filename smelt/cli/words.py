@@ -4,6 +4,7 @@ import json
 import math
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
@@ -12,6 +13,7 @@ from smelt.errors import BadInput
 
 Name = Annotated[Positional[str], arg(metavar="NAME", help="a committed experiment's name, or a path to a file")]
 Json = Annotated[bool, arg(help="print JSON on standard output")]
+Tables = Annotated[Path | None, arg(help="folder for every table as .csv and .tex")]
 
 
 def print_json(value: Any) -> None:
@@ -22,6 +24,22 @@ def print_json(value: Any) -> None:
 def say(text: str) -> None:
     """A line for people, on standard error."""
     print(text, file=sys.stderr, flush=True)
+
+
+def rows_of(name: str) -> tuple[Any, list[dict[str, Any]]]:
+    """An experiment and its rows: its own run folders', or where nothing was trained here the committed ones."""
+    from smelt import committed, ledger
+    from smelt import experiment as experiments
+
+    experiment = experiments.load(name)
+    rows = ledger.read_folder(experiment.folder)
+    kept = committed.folder_of(experiment.name) / f"{experiment.name}.csv"
+    if not rows and kept.exists():
+        say(f"no run of {experiment.name} here: reading the committed rows {kept}")
+        rows = ledger.read_csv(kept)
+    if not rows:
+        raise BadInput(f"{experiment.name} has no finished run: smelt run {name} trains it")
+    return experiment, rows
 
 
 def assignments(texts: Sequence[str], kind: Any) -> list[tuple[str, Any]]:

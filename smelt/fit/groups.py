@@ -75,9 +75,9 @@ def fit_groups(
 
     `table` holds one list or array a column, one entry a run: `loss_column` and the law's columns; and where there are
     any group, budget_flops (nominal, a label), num_params, num_tokens, train_flops (as achieved), pair (the label of
-    the size that matched runs of several groups share), run_id, and unit. Training FLOPs per token are train_flops /
-    num_tokens; a column flops_per_token that says otherwise is refused. Without a group all rows are one; without
-    budgets there are no IsoFLOP minima.
+    the size that matched runs of several groups share), run_id, row (its place in a file) and unit. Training FLOPs per
+    token are train_flops / num_tokens; a column flops_per_token that says otherwise is refused. Without a group all
+    rows are one; without budgets there are no IsoFLOP minima.
 
     `law` is fitted to each group and its frontier taken under C = flops_per_token * num_tokens (`fixed` gives
     density for SMELT's law), or under C = flops_per_unit * num_params * num_tokens for a law in num_params:
@@ -156,12 +156,12 @@ def fit_groups(
     )
 
 
-def recommended(fits: Groups, name: str, reference: str | None = None) -> str | None:
+def recommended(fits: Groups, name: str) -> str | None:
     """The kind of frontier that a saving of `name` over the reference is best read from; None where they share none.
 
     The surface is unbiased and covers in simulation; a pure law is biased wherever the loss saturates.
     """
-    both = fits.frontiers[name].keys() & fits.frontiers[reference or fits.reference].keys()
+    both = fits.frontiers[name].keys() & fits.frontiers[fits.reference].keys()
     return next((kind for kind in ("surface", "saturating", "pure") if kind in both), None)
 
 

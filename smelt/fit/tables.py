@@ -89,7 +89,7 @@ def rows_of_groups(
             raise BadInput(f"{name} has {len(table[name])} rows, {loss_column} {num_rows}; give one a run")
     losses = list(table[loss_column])
     kept = [i for i, value in enumerate(losses) if value is not None]
-    labels = list(table["run_id"]) if "run_id" in table else list(range(num_rows))
+    labels = list(table.get("run_id", table.get("row", range(num_rows))))
     groups = [str(group) for group in table["group"]] if "group" in table else [ONE_GROUP] * num_rows
     left_out = [
         {"row": i, "run_id": labels[i], "group": groups[i], "reason": f"{loss_column} is null"}

@@ -6,7 +6,7 @@
     training_curves         the runs themselves
 
 Every function takes plain data and returns a Figure, or None where there is nothing to draw. Intervals are 95 %.
-Losses are in nats per token.
+Losses are in nats per token where the data says nothing else.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +19,7 @@ from matplotlib.lines import Line2D
 
 from smelt.analysis import LOSS, compact
 from smelt.report import style
+from smelt.report.tables import label_of
 
 Analysis = Mapping[str, Any]
 
@@ -42,7 +43,7 @@ def isoflop(analysis: Analysis) -> Figure | None:
                 ends[f"{compact(budget)} FLOPs"] = (at[-1], loss[-1], shades[budget])
             axes.set_xscale("log")
             axes.set_title(name, color=style.colour(analysis["variants"], name))
-            axes.set_xlabel("non-embedding parameters")
+            axes.set_xlabel(label_of(analysis, "size"))
             style.log_axis(axes.xaxis, min(sizes), max(sizes))
             for label, (x, y, shade) in ends.items():
                 axes.annotate(
@@ -50,7 +51,7 @@ def isoflop(analysis: Analysis) -> Figure | None:
                 )
         panels[0].set_xlim(min(sizes) / 1.25, max(sizes) * 2.0)
         for axes in panels:
-            axes.set_ylabel("validation loss (nats per token)")
+            axes.set_ylabel(label_of(analysis, "loss"))
             axes.label_outer()
         minima = [minimum for group in losses["groups"].values() for minimum in group["minima"]]
         inside = [minimum for minimum in minima if minimum["inside"]]
@@ -128,7 +129,7 @@ def head_to_head(analysis: Analysis) -> Figure | None:
         height = 1.25 * max(high - low for low, high in spans) or 0.1
         for axes, (low, high) in zip(panels, spans, strict=True):
             axes.set_ylim((low + high) / 2 - height / 2, (low + high) / 2 + height / 2)
-        panels[0].set_ylabel("validation loss (nats)")
+        panels[0].set_ylabel(label_of(analysis, "loss"))
         _legend(figure, names, list(losses["groups"]))
     return figure
 
@@ -231,7 +232,7 @@ def residuals(analysis: Analysis) -> Figure | None:
     groups = {name: group for name, group in (losses or {"groups": {}})["groups"].items() if group["surface"]}
     if not groups:
         return None
-    parts = {"num_params": "non-embedding parameters", "num_tokens": "training tokens", "budget_flops": "FLOPs"}
+    parts = {"num_params": label_of(analysis, "size"), "num_tokens": "training tokens", "budget_flops": "FLOPs"}
     with style.styled():
         figure, panels = style.panels(3, 3.1)
         for axes, (column, title) in zip(panels, parts.items(), strict=True):

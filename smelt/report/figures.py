@@ -6,8 +6,8 @@
     pair_differences    and without any law?
     prediction          did it hold where nobody had looked?
 
-Every function takes plain data (`analysis.analyse`, a scored prediction, curves) and returns a Figure, or None where
-there is nothing to draw. Intervals are 95 %. Losses are in nats per token.
+Every function takes plain data (`analysis.analyse`, `fits.view`, a scored prediction, curves) and returns a Figure, or
+None where there is nothing to draw. Intervals are 95 %. Losses are in nats per token where the data says nothing else.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +21,7 @@ from matplotlib.patches import Patch
 
 from smelt.analysis import BITS, KINDS, LOSS, compact
 from smelt.report import style
+from smelt.report.tables import label_of
 from smelt.verdict import KIND_NAMES
 
 Analysis = Mapping[str, Any]
@@ -108,7 +109,7 @@ def loss_against_compute(axes: Axes, analysis: Analysis, kind: str) -> None:
             lowest = int(np.argmin(rows["loss_nats"]))
             ends[name] = (rows["budget_flops"][lowest], rows["loss_nats"][lowest])
     axes.set_title("Loss against compute")
-    axes.set_ylabel("validation loss (nats per token)")
+    axes.set_ylabel(label_of(analysis, "loss"))
     style.compute_axis(axes, losses["budgets_flops"])
     style.label_lines(axes, ends, colours)
     groups = losses["groups"].values()

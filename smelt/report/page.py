@@ -15,13 +15,13 @@ from smelt import ledger
 from smelt.analysis import LOSS, compact
 from smelt.errors import BadInput
 from smelt.experiment import Experiment
-from smelt.files import write_bytes, write_json, write_text
+from smelt.files import write_json, write_text
 from smelt.grid import Cell
 from smelt.launch.folder import Status, status
 from smelt.ledger import Row
 from smelt.plan import plan
 from smelt.prediction import read_prediction, score_prediction
-from smelt.report import evidence, figures, style, tables, words
+from smelt.report import evidence, figures, fits, style, tables, words
 
 
 def write(
@@ -37,19 +37,22 @@ def write(
     runs_folder: Path | None = None,
     command: str | None = None,
     files: Path | None = None,
+    tables_folder: Path | None = None,
 ) -> Path:
     """Write the page to `out` and return it.
 
     plan_rows: `plan.plan(...).rows`; empty where only committed rows are at hand. statuses: run_id ->
     `launch.folder.Status`. prediction: as kept by `prediction.write_prediction`, scored here. docstring: the
     experiment's. runs_folder: where metrics.jsonl of the runs lie. command: what reproduces the page. files: a folder
-    for the figures as svg and pdf, the rows as csv and parquet, and the analysis as json.
+    for the figures as svg and pdf, the rows as csv and parquet, and the analysis as json. tables_folder: one for every
+    table as csv and tex.
     """
     if out.suffix != ".html":
         raise BadInput(f"a report is one .html file, got {out.name}")
     scored = None if prediction is None else score_prediction(prediction, rows)
     drawn = draw(analysis, scored, curves(runs_folder, plan_rows, rows))
     captions = words.captions(analysis, figures.frontier_kind(analysis))
+    made = _tables(analysis, rows, plan_rows, statuses, scored)
     context = {
         "name": experiment_name,
         "analysis": analysis,
@@ -60,7 +63,7 @@ def write(
         "figures": {name: style.inline(figure, name, captions[name]) for name, figure in drawn.items()},
         "captions": captions,
         "warnings": words.warnings(analysis),
-        "tables": _tables(analysis, rows, plan_rows, statuses, scored),
+        "tables": made,
         "degenerate": words.degenerate(analysis),
         "domains": words.by_domain(analysis),
         "scored": scored,
@@ -71,6 +74,8 @@ def write(
     write_text(out, _template().render(context))
     if files is not None:
         _write_files(files, drawn, rows, analysis)
+    if tables_folder is not None:
+        tables.write(made, tables_folder)
     return out
 
 
@@ -83,6 +88,7 @@ def write_experiment(
     status_of: Callable[[Cell], Status] | None = None,
     prediction: Mapping[str, Any] | None = None,
     files: Path | None = None,
+    tables_folder: Path | None = None,
 ) -> Path:
     """`write` for an experiment whose folder of runs is at hand, or whose rows are committed.
 
@@ -114,6 +120,7 @@ def write_experiment(
         docstring=experiment.docstring,
         runs_folder=experiment.folder,
         files=files,
+        tables_folder=tables_folder,
     )
 
 
@@ -138,6 +145,27 @@ def draw(
     return {name: figure for name, figure in made.items() if figure is not None}
 
 
+def draw_fit(content: Mapping[str, Any]) -> dict[str, Figure]:
+    """The figures of a fit of anybody's table (`fitted.fit_table`), by name."""
+    view = fits.view(content)
+    made = {
+        "frontiers": figures.frontiers(view) if _has_compute(view) else None,
+        "saving": figures.saving(view),
+        "savings_by_law": figures.savings_by_law(view),
+        "isoflop": evidence.isoflop(view) if _has_curves(view) else None,
+        "residuals": evidence.residuals(view) if _has_compute(view) else None,
+    }
+    return {name: figure for name, figure in made.items() if figure is not None}
+
+
+def _has_compute(view: Mapping[str, Any]) -> bool:
+    return all(group["rows"]["budget_flops"] is not None for group in view["losses"][LOSS]["groups"].values())
+
+
+def _has_curves(view: Mapping[str, Any]) -> bool:
+    return any(group["minima"] for group in view["losses"][LOSS]["groups"].values())
+
+
 def _tables(
     analysis: Mapping[str, Any],
     rows: Sequence[Row],
@@ -147,13 +175,7 @@ def _tables(
 ) -> dict[str, tables.Table]:
     num_failed = sum(status.state == "failed" for status in statuses.values()) if plan_rows else None
     made = {
-        "savings": tables.savings(analysis),
-        "exponents": tables.exponents(analysis),
-        "minima": tables.minima(analysis),
-        "match": tables.match(analysis),
-        "seed_spread": tables.seed_spread(analysis),
-        "device_time": tables.device_time(analysis, num_failed),
-        "provenance": tables.provenance(analysis),
+        **tables.of_analysis(analysis, num_failed),
         "plan": tables.plan(plan_rows, statuses, rows),
         "troubles": tables.troubles(plan_rows, statuses, rows),
     }
@@ -206,9 +228,7 @@ def _template() -> Any:
 
 
 def _write_files(folder: Path, drawn: Mapping[str, Figure], rows: Sequence[Row], analysis: Mapping[str, Any]) -> None:
-    for name, figure in drawn.items():
-        for kind in ("svg", "pdf"):
-            write_bytes(folder / f"{name}.{kind}", style.as_file(figure, kind))
+    style.write(drawn, folder)
     for kind in ("csv", "parquet"):
         ledger.export(rows, folder / f"results.{kind}")
     write_json(folder / "analysis.json", analysis)

@@ -9,6 +9,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -19,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from smelt.analysis import compact
+from smelt.files import write_bytes
 from smelt.report.tables import si
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5B5B5B")
@@ -176,6 +178,14 @@ def as_file(figure: Figure, kind: str) -> bytes:
     with styled():
         figure.savefig(written, format=kind, metadata=metadata, dpi=144)
     return written.getvalue()
+
+
+def write(drawn: Mapping[str, Figure], folder: Path) -> list[Path]:
+    """Every figure as NAME.svg and NAME.pdf in the folder; returns the files."""
+    files = [folder / f"{name}.{kind}" for name in drawn for kind in ("svg", "pdf")]
+    for file in files:
+        write_bytes(file, as_file(drawn[file.stem], file.suffix[1:]))
+    return files
 
 
 def inline(figure: Figure, prefix: str, description: str) -> Markup:

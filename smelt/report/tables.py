@@ -1,14 +1,20 @@
-"""An analysis, a plan and rows -> tables of text: what a figure cannot give to the digit.
+"""An analysis, a plan and rows -> tables of text: what a figure cannot give to the digit; and a table -> CSV and LaTeX.
 
-A Table is headings and cells, numbers already written; the page and the terminal draw it as they like. A number that
-is not there is a dash, and the reason stands in the last column or the note. Needs no matplotlib.
+A Table is headings and cells, numbers already written; the page and the terminal draw it as they like. A cell that is
+written from numbers keeps them, so that a CSV holds the numbers and not their words. A number that is not there is a
+dash, and the reason stands in the last column or the note. Needs no matplotlib.
 """
 
+import csv
+import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from smelt.analysis import BITS, KINDS, LOSS, MATCH_ERRORS, compact, why_null
+from smelt.files import write_text
 from smelt.ledger import Row
 from smelt.verdict import KIND_NAMES, flagged
 
@@ -32,34 +38,79 @@ def _table(headings: Mapping[str, bool], rows: Sequence[Sequence[str]], note: st
     )
 
 
+class Cell(str):
+    """The text of a cell with the numbers that it was written from: one, or value, low and high; None is no number.
+
+    unit   what the numbers are of, where the text says so: "%"
+    """
+
+    __slots__ = ("numbers", "unit")
+
+    def __new__(cls, text: str, *numbers: float | None, unit: str = "") -> "Cell":
+        cell = super().__new__(cls, text)
+        cell.numbers, cell.unit = numbers, unit
+        return cell
+
+
 def number(value: float | None, digits: int = 3) -> str:
     if value is None:
         return NONE
-    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", MINUS)  # + 0.0: no minus before a nought
+    text = f"{round(value, digits) + 0.0:.{digits}f}".replace("-", MINUS)  # + 0.0: no minus before a nought
+    return Cell(text, value)
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    return NONE if value is None else f"{number(100 * value, digits)} %"
+    return NONE if value is None else Cell(f"{number(100 * value, digits)} %", 100 * value, unit="%")
 
 
 def interval(estimate: Mapping[str, Any] | None, digits: int = 3, scale: float = 1.0, unit: str = "") -> str:
     """value [low, high]; an end without a bound is written so, an estimate without one says nothing in brackets."""
+    return written(estimate, lambda value: number(value, digits), scale, unit)
+
+
+def sized(estimate: Mapping[str, Any] | None) -> str:
+    """An estimate of a count, with letters."""
+    return written(estimate, si)
+
+
+def significant(estimate: Mapping[str, Any] | None, digits: int = 4) -> str:
+    """An estimate of whatever size, in significant digits."""
+    return written(estimate, lambda value: short(value, digits))
+
+
+def short(value: float, digits: int = 4) -> str:
+    """
+    >>> short(482.013), short(2085430.0), short(0.34781)
+    ('482', '2.085e6', '0.3478')
+    """
+    mantissa, _, exponent = f"{value:.{digits}g}".partition("e")
+    return Cell(mantissa.replace("-", MINUS) + (f"e{int(exponent)}" if exponent else ""), value)
+
+
+def written(
+    estimate: Mapping[str, Any] | None, write: Callable[[float], str], scale: float = 1.0, unit: str = ""
+) -> str:
     if estimate is None or estimate["value"] is None:
         return NONE
-    value, low, high = (None if estimate[k] is None else scale * estimate[k] for k in ("value", "low", "high"))
-    text = number(value, digits) + unit
-    if low is None and high is None:
-        return text
-    ends = [NONE if end is None else number(end, digits) for end in (low, high)]
-    return f"{text} [{ends[0]}, {ends[1]}]"
+    ends = [None if estimate[k] is None else scale * estimate[k] for k in ("value", "low", "high")]
+    text = write(ends[0]) + unit
+    if ends[1] is not None or ends[2] is not None:
+        low, high = (NONE if end is None else write(end) for end in ends[1:])
+        text += f" [{low}, {high}]"
+    return Cell(text, *ends, unit=unit.strip())
 
 
 def si(value: float) -> str:
     """A count with a letter: 65k, 1.2M, 3B."""
     for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= 0.9995 * size:
-            return f"{value / size:.3g}{letter}"
-    return f"{value:.3g}"
+            return Cell(f"{value / size:.3g}{letter}", value)
+    return Cell(f"{value:.3g}", value)
+
+
+def flops(value: float) -> str:
+    """A count of FLOPs in three figures: 1.5e20."""
+    return Cell(compact(value), value)
 
 
 def secs(value: float | None) -> str:
@@ -68,6 +119,92 @@ def secs(value: float | None) -> str:
     if value < 100:
         return f"{value:.1f} s"
     return f"{value / 60:.1f} min" if value < 6000 else f"{value / 3600:.1f} h"
+
+
+def write(found: Mapping[str, Table], folder: Path) -> list[Path]:
+    """Every table that has rows as NAME.csv and NAME.tex in the folder; returns the files."""
+    files = []
+    for name, table in found.items():
+        if table.rows:
+            for suffix, text in ((".csv", to_csv(table)), (".tex", to_latex(table))):
+                files.append(folder / f"{name}{suffix}")
+                write_text(files[-1], text)
+    return files
+
+
+def to_csv(table: Table) -> str:
+    """Numbers where cells have them, to ten digits, an interval in three columns; words as they are, a dash empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    columns = list(zip(*table.rows, strict=True)) if table.rows else [()] * len(table.headings)
+    widths = [max((len(getattr(cell, "numbers", ())) for cell in column), default=0) for column in columns]
+    header: list[str] = []
+    for heading, column, width in zip(table.headings, columns, widths, strict=True):
+        unit = next((cell.unit for cell in column if getattr(cell, "unit", "")), "")
+        name = f"{heading} ({unit})" if unit else heading
+        header += [name, f"{name} low", f"{name} high"] if width == 3 else [name]
+    writer.writerow(header)
+    for row in table.rows:
+        cells: list[str] = []
+        for cell, width in zip(row, widths, strict=True):
+            numbers = getattr(cell, "numbers", ())
+            plain = ["" if value is None else f"{value:.10g}" for value in numbers] or [_plain(cell)]
+            cells += plain + [""] * (max(width, 1) - len(plain))
+        writer.writerow(cells)
+    return text.getvalue()
+
+
+def _plain(cell: str) -> str:
+    return "" if cell == NONE else cell.replace(MINUS, "-")
+
+
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+    NONE: "--",
+    MINUS: "$-$",
+    "<": "$<$",
+    ">": "$>$",
+}
+POWER_OF_TEN = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)e(-?\d+)\b")
+
+
+def to_latex(table: Table) -> str:
+    """A tabular of booktabs, to be read in with \\input; the note is a comment above it."""
+    sides = "".join("r" if numeric else "l" for numeric in table.numeric)
+    lines = [f"% {line}" for line in table.note.splitlines()]
+    lines += [f"\\begin{{tabular}}{{{sides}}}", r"\toprule", _latex_row(table.headings), r"\midrule"]
+    lines += [_latex_row(row) for row in table.rows]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    return " & ".join(map(_latex, cells)) + r" \\"
+
+
+def _latex(cell: str) -> str:
+    """Escaped; an interval small and with thin spaces, powers of ten as such."""
+    value, bracket, ends = cell.partition(" [")
+    if bracket and len(getattr(cell, "numbers", ())) == 3:
+        low, _, high = ends.removesuffix("]").partition(", ")
+        return f"{_latex(value)} {{\\small [{_latex(low)},\\,{_latex(high)}]}}"
+    escaped = "".join(LATEX.get(letter, letter) for letter in cell)
+    return POWER_OF_TEN.sub(lambda found: f"${found[1]}\\times10^{{{int(found[2])}}}$", escaped)
+
+
+def of_analysis(analysis: Mapping[str, Any], num_failed: int | None = None) -> dict[str, Table]:
+    """All tables of an analysis, by name; `num_failed` runs left no row, None where that is not known."""
+    return {
+        "savings": savings(analysis),
+        "exponents": exponents(analysis),
+        "minima": minima(analysis),
+        "match": match(analysis),
+        "seed_spread": seed_spread(analysis),
+        "device_time": device_time(analysis, num_failed),
+        "provenance": provenance(analysis),
+    }
 
 
 def savings(analysis: Mapping[str, Any]) -> Table:
@@ -83,7 +220,7 @@ def savings(analysis: Mapping[str, Any]) -> Table:
             rows.append(
                 [
                     name,
-                    compact(budget),
+                    flops(budget),
                     *(interval(at[kind] and at[kind]["estimate"], 1, 100.0, " %") for kind in KINDS),
                     NONE if main is None or main["share_positive"] is None else percent(main["share_positive"], 0),
                     "beyond the data" if main and main["warnings"] else "",
@@ -144,6 +281,14 @@ def exponents(analysis: Mapping[str, Any]) -> Table:
     return _table({"quantity": False, **dict.fromkeys(groups, True)}, rows, note)
 
 
+LABELS = {"loss": "validation loss (nats per token)", "size": "non-embedding parameters"}
+
+
+def label_of(analysis: Mapping[str, Any], part: str) -> str:
+    """What a table or an axis calls the loss or the size: an experiment's words, or a fit's own."""
+    return analysis.get("labels", LABELS)[part]
+
+
 def minima(analysis: Mapping[str, Any]) -> Table:
     """The minimum of every IsoFLOP curve, and in words where it has none inside its sizes."""
     rows = []
@@ -153,7 +298,7 @@ def minima(analysis: Mapping[str, Any]) -> Table:
             rows.append(
                 [
                     name,
-                    compact(found["budget_flops"]),
+                    flops(found["budget_flops"]),
                     str(found["num_sizes"]),
                     sized(estimates.get("num_params_opt")),
                     sized(estimates.get("num_tokens_opt")),
@@ -167,19 +312,10 @@ def minima(analysis: Mapping[str, Any]) -> Table:
         "sizes": True,
         "optimal parameters": True,
         "optimal tokens": True,
-        "loss (nats)": True,
+        label_of(analysis, "loss") if "labels" in analysis else "loss (nats)": True,
         "remarks": False,
     }
     return _table(headings, rows)
-
-
-def sized(estimate: Mapping[str, Any] | None) -> str:
-    """An estimate of a count, with letters."""
-    if estimate is None or estimate["value"] is None:
-        return NONE
-    if estimate["low"] is None or estimate["high"] is None:
-        return si(estimate["value"])
-    return f"{si(estimate['value'])} [{si(estimate['low'])}, {si(estimate['high'])}]"
 
 
 def match(analysis: Mapping[str, Any]) -> Table:
@@ -230,7 +366,7 @@ def _costs(part: Mapping[str, Any]) -> list[str]:
     time = secs(part["device_secs"])
     if part["num_unknown"]:
         time += f" and {part['num_unknown']} not recorded"
-    return [str(part["num_runs"]), time, compact(part["train_flops"])]
+    return [str(part["num_runs"]), time, flops(part["train_flops"])]
 
 
 def provenance(analysis: Mapping[str, Any]) -> Table:
@@ -254,7 +390,7 @@ Column = tuple[str, bool, Callable[[Any], str]]
 CELL_COLUMNS: dict[str, Column] = {
     "variant": ("variant", False, str),
     "role": ("role", False, str),
-    "budget_flops": ("budget", True, compact),
+    "budget_flops": ("budget", True, flops),
     "size": ("size", True, str),
     "seed": ("seed", True, str),
 }
@@ -326,7 +462,7 @@ def troubles(plan_rows: Sequence[Mapping[str, Any]], statuses: Mapping[str, Any]
             [
                 cell["variant"],
                 cell["role"],
-                compact(cell["budget_flops"]),
+                flops(cell["budget_flops"]),
                 str(cell["size"]),
                 found,
                 reason or "no reason is recorded",
@@ -355,7 +491,7 @@ def prediction(scored: Mapping[str, Any]) -> Table:
         body.append(
             [
                 f"{item['variant']} \u2212 partner" if pair else item["variant"],
-                compact(item["budget_flops"]),
+                flops(item["budget_flops"]),
                 interval(predicted, 4),
                 number(item["measured"], 4),
                 word,

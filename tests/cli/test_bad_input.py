@@ -95,7 +95,7 @@ def test_an_option_out_of_range_is_refused(workplace, capsys, tmp_path, words, m
     [
         ([*TABLE, "1,000,000,1e8,3"], "theirs.csv:8 has 5 fields, the header 3"),
         ([*TABLE, "1e6"], "theirs.csv:8 has 1 fields"),
-        ([*TABLE, "1M,1e8,3"], "theirs.csv:8: N is '1M': expected a number"),
+        ([*TABLE, "1Mio,1e8,3"], "theirs.csv:8: N is '1Mio': expected a number"),
         ([*TABLE[:3], "", *TABLE[3:], "-1,1e8,3"], "theirs.csv:9: N is -1"),
         (["N,N,D,L", *("5," + line for line in TABLE[1:])], "has 2 columns 'N'"),
         (["N;D;L"], "has no column 'N': it has N;D;L"),

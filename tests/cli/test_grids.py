@@ -178,20 +178,6 @@ def test_a_corpus_that_cannot_serve_the_grid_is_told_before_anything_trains(
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_table_of_anybody_is_fitted(workplace, capsys, tmp_path):
-    lines = ["N,D,L"]
-    for n in (1e6, 3e6, 1e7, 3e7):
-        for d in (2e7, 1e8, 5e8):
-            lines.append(f"{n},{d},{1.7 + 400 / n**0.34 + 1500 / d**0.37!r}")
-    (tmp_path / "theirs.csv").write_text("\n".join(lines) + "\n")
-    columns = ["--columns", "num_params=N", "num_tokens=D", "loss_nats=L"]
-    code, out, err = smelt(capsys, "fit", "--csv", "theirs.csv", *columns, "--draws", 200, "--json")
-    assert code == EXIT_DONE, err
-    assert json.loads(out)["estimates"]["E"]["value"] == pytest.approx(1.7, abs=1e-3)
-    code, out, _ = smelt(capsys, "import", "theirs.csv", *columns, "--out", "ours.csv")
-    assert (tmp_path / "ours.csv").read_text().startswith("num_params,num_tokens,loss_nats\n")
-
-
 def test_every_verb_has_help_with_an_example(capsys):
     from smelt.cli import CORPUS_VERBS, VERBS
 

@@ -1,0 +1,419 @@
+"""Verbs that fit laws and ask the fits: fit, predict, savings.
+
+A fit is of an experiment (NAME) or of anybody's table (FIT.json, which `smelt fit --csv ... --out FIT.json` writes);
+both are asked in the same words. The numbers come from `smelt.fit`, the tables from `smelt.report`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
+
+from smelt import terminal
+from smelt.cli.words import Json, Tables, assignments, at_least, print_json, rows_of, say
+from smelt.errors import EXIT_DONE, EXIT_FAILED, BadInput
+
+Words = UseAppendAction[tuple[tuple[str, ...], ...]]  # an option's words, all of them where it is given again
+Numbers = UseAppendAction[tuple[tuple[float, ...], ...]]
+Asked = Annotated[
+    Positional[str], arg(metavar="NAME|FIT.json", help="an experiment, or a fit that smelt fit --csv --out wrote")
+]
+Draws = Annotated[int, arg(help="bootstrap draws")]
+SHOWN = 5  # differences of --again that are printed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """how a table of anybody's runs is read (.csv, .tsv, .parquet, .jsonl)"""
+
+    columns: Annotated[
+        Words,
+        arg(
+            help="OURS=THEIRS: num_params=N num_tokens=D train_flops=C loss_nats=loss (or loss_bits, bits_per_byte, "
+            "error, loss:NAME); THEIRS may be COLUMN*NUMBER. Where left out: the columns that have our names"
+        ),
+    ] = ()
+    where: Annotated[Words, arg(help="keep rows with COLUMN<VALUE (<=, >, >=, =, !=), by the file's own names")] = ()
+    flops: Annotated[
+        str | None, arg(help="6ND: makes the one of train_flops, num_params and num_tokens that is missing")
+    ] = None
+    best_of: Annotated[Words, arg(help="keep the lowest loss of rows that agree in these: num_params num_tokens")] = ()
+    skip_bad: Annotated[bool, arg(help="leave out and list rows with NaN, infinite, zero or negative numbers")] = False
+    drop_duplicates: Annotated[bool, arg(help="keep repeated rows once, and list the others")] = False
+
+    def given(self) -> dict[str, Any]:
+        """Every option by its name."""
+        return _given(self)
+
+    def read(self, path: Path, further: Mapping[str, str] | None = None) -> Any:
+        """The table of a file; `further` columns are named besides."""
+        from smelt import foreign
+
+        # loss:NAME alone is a loss column of that name.
+        words = [
+            f"{word}={word[5:]}" if word.startswith("loss:") and "=" not in word else word
+            for word in flat(self.columns)
+        ]
+        columns = dict(assignments(words, str)) or (foreign.ours(path) if further else {})
+        for name, theirs in (further or {}).items():
+            if columns.setdefault(name, theirs) != theirs:
+                raise BadInput(f"{name} is named twice, {columns[name]!r} and {theirs!r}: name it once")
+        return foreign.read(
+            path,
+            columns,
+            where=flat(self.where),
+            flops=self.flops,
+            best_of=flat(self.best_of),
+            skip_bad=self.skip_bad,
+            drop_duplicates=self.drop_duplicates,
+        )
+
+
+def _given(options: Any) -> dict[str, Any]:
+    return {f"--{field.name.replace('_', '-')}": getattr(options, field.name) for field in fields(options)}
+
+
+def flat(words: Iterable[Iterable[Any]]) -> list[Any]:
+    return [word for several in words for word in several]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitting:
+    """how a law is fitted to a table"""
+
+    law: Annotated[str | None, arg(help="chinchilla where left out; an unknown name lists all")] = None
+    objective: Annotated[str | None, arg(help="huber_log where left out; an unknown name lists all")] = None
+    delta: Annotated[str | None, arg(help="the Huber threshold, 0.001 where left out; auto: from the residuals")] = None
+    unit: Annotated[
+        str | None, arg(help="column of what was drawn independently; the run where run_id is named, else the row")
+    ] = None
+    group: Annotated[str | None, arg(help="column of what is compared; without it all rows are one group")] = None
+    reference: Annotated[str | None, arg(help="the group that savings are taken over")] = None
+    budget: Annotated[str | None, arg(help="column of the IsoFLOP budgets")] = None
+    fixed: Annotated[Words, arg(help="COLUMN=VALUE of a law's further columns for frontiers: density=0.05")] = ()
+    at: Annotated[Numbers, arg(help="FLOPs at which savings are given; the budgets, or round numbers")] = ()
+
+    def given(self) -> dict[str, Any]:
+        """Every option by its name."""
+        return _given(self)
+
+    def columns(self) -> dict[str, str]:
+        """The columns that options name."""
+        named = {"unit": self.unit, "group": self.group, "budget_flops": self.budget}
+        return {ours: theirs for ours, theirs in named.items() if theirs is not None}
+
+    def options(self, draws: int, seed: int) -> dict[str, Any]:
+        """As `fitted.fit_table` takes them."""
+        return {
+            "law": self.law or "chinchilla",
+            "objective": self.objective or "huber_log",
+            "delta": _delta(self.delta),
+            "reference": self.reference,
+            "fixed": dict(assignments(flat(self.fixed), float)),
+            "budgets_flops": flat(self.at),
+            "draws": draws,
+            "seed": seed,
+        }
+
+
+def _delta(text: str | None) -> float | str:
+    if text is None:
+        return 1e-3
+    try:
+        return float(text)
+    except ValueError:
+        if text != "auto":
+            raise BadInput(f"--delta is {text!r}: give a number above 0, or auto") from None
+        return text
+
+
+def fit(
+    name: Annotated[Positional[str | None], arg(metavar="NAME", help="an experiment, or nothing with --csv")] = None,
+    *,
+    csv: Annotated[Path | None, arg(help="a table of anybody's logged losses")] = None,
+    reading: OmitArgPrefixes[Reading] = Reading(),
+    fitting: OmitArgPrefixes[Fitting] = Fitting(),
+    again: Annotated[
+        Path | None, arg(help="FIT.json: make it again from its rows, list what comes out another")
+    ] = None,
+    variants: Annotated[
+        tuple[str, ...], arg(help="of an experiment only these variants, the first being the reference")
+    ] = (),
+    draws: Draws = 1000,
+    seed: Annotated[int, arg(help="of the draws")] = 0,
+    out: Annotated[Path | None, arg(help="also write the fit as JSON")] = None,
+    tables: Tables = None,
+    figures: Annotated[Path | None, arg(help="folder for the figures as SVG and PDF")] = None,
+    commit: Annotated[bool, arg(help="keep an experiment's rows and fit as fits/NAME.csv and .json")] = False,
+    json: Json = False,
+) -> int:
+    """Fit laws, minima and frontiers with 95 % intervals, and compute savings where there are groups.
+
+    e.g. smelt fit quickstart; smelt fit quickstart_rates --variants "baseline, rate x2" "loop_middle, rate x2";
+    smelt fit --csv runs.csv --columns num_params=N num_tokens=D loss_nats=loss --flops 6ND --where "loss<5" --out
+    fit.json; smelt fit --csv runs.jsonl --columns num_params=N num_tokens=D train_flops=C bits_per_byte=bpb
+    --group arch --reference dense; smelt fit --again fit.json (exit 1 where anything differs)
+    """
+    at_least("--draws", draws, 2)
+    table_only = {**reading.given(), **fitting.given(), **({"--seed": seed} if seed else {})}
+    experiment_only = {"--variants": variants, "--commit": commit}
+    if again is not None:
+        _refuse({"NAME": name, **table_only, **experiment_only, "--tables": tables, "--figures": figures}, "--again")
+        return _again(again, csv, json)
+    if (name is None) == (csv is None):
+        raise BadInput("give either an experiment's NAME or --csv FILE with --columns")
+    _refuse(table_only if csv is None else experiment_only, "an experiment" if csv is None else "--csv")
+    if csv is not None:
+        return _fit_table(csv, reading, fitting.options(draws, seed), fitting.columns(), out, tables, figures, json)
+    return _fit_experiment(str(name), variants, draws, out, tables, figures, commit, json)
+
+
+def _refuse(options: Mapping[str, Any], about: str) -> None:
+    if given := [option for option, value in options.items() if value]:
+        raise BadInput(f"{given[0]} says nothing about {about}: leave it out")
+
+
+def _fit_table(
+    path: Path,
+    reading: Reading,
+    options: Mapping[str, Any],
+    further: Mapping[str, str],
+    out: Path | None,
+    tables: Path | None,
+    figures: Path | None,
+    json: bool,
+) -> int:
+    from smelt import fitted
+    from smelt.report import fits
+
+    found = fitted.fit_table(reading.read(path, further), **options)
+    if out is not None:
+        fitted.save(found, out)
+    made = fits.of_fit(found.content)
+    _write(made, tables)
+    if figures is not None:
+        from smelt.report import page, style
+
+        _told(style.write(page.draw_fit(found.content), figures), figures)
+    if json:
+        print_json(found.content)
+        return EXIT_DONE
+    print("\n".join(reading_lines(path, len(found.table.rows), found.content["table"])))
+    for name in ("estimates", "optima", "minima", "savings"):
+        if name in made:
+            print(f"\n{shown(made[name])}")
+    print("\n".join(["", *_warning_lines(found.content["warnings"])]), end="")
+    return EXIT_DONE
+
+
+def _fit_experiment(
+    name: str,
+    variants: Sequence[str],
+    draws: int,
+    out: Path | None,
+    tables: Path | None,
+    figures: Path | None,
+    commit: bool,
+    json: bool,
+) -> int:
+    from smelt import analysis, committed
+    from smelt.prediction import read_prediction
+    from smelt.report import tables as written
+
+    experiment, rows = rows_of(name)
+    reference = experiment.grid.reference
+    if variants:
+        known = dict.fromkeys(row["variant"] for row in rows)
+        if missing := [variant for variant in variants if variant not in known]:
+            raise BadInput(f"{experiment.name} has no variant {missing[0]!r}: known are {'; '.join(known)}")
+        if commit:
+            raise BadInput("--commit keeps all rows of an experiment: leave --variants out")
+        reference, rows = variants[0], [row for row in rows if row["variant"] in variants]
+    if commit:
+        predicted = read_prediction(experiment.folder)
+        result = committed.commit(experiment.name, rows, reference, predicted=predicted, draws=draws)
+        say(f"kept {committed.fits_folder() / experiment.name}.csv and .json")
+    else:
+        result = analysis.analyse(rows, reference, draws=draws)
+    if out is not None:
+        from smelt.files import write_json
+
+        write_json(out, result)
+    _write(written.of_analysis(result), tables)
+    if figures is not None:
+        from smelt.report import page, style
+
+        _told(style.write(page.draw(result, None, []), figures), figures)
+    if json:
+        print_json(result)
+        return EXIT_DONE
+    lines = [headline["sentence"] for headline in result["headline"].values()]
+    lines += [part for table in (written.savings(result), written.exponents(result)) for part in ("", shown(table))]
+    print("\n".join([*lines, "", *_warning_lines(result["warnings"])]), end="")
+    return EXIT_DONE
+
+
+def _again(path: Path, csv: Path | None, json: bool) -> int:
+    from smelt import fitted
+
+    found = fitted.differences(path, csv)
+    if json:
+        print_json(found)
+    elif not found:
+        print(f"{path} comes out the same from its rows")
+    else:
+        print(f"{len(found)} values of {path} come out another:")
+        rows = [[item["path"], str(item["committed"]), str(item["rederived"])] for item in found[:SHOWN]]
+        print(terminal.table(["value", "then", "again"], rows))
+    return EXIT_FAILED if found else EXIT_DONE
+
+
+def shown(table: Any) -> str:
+    """A table for the terminal, its note below."""
+    body = [terminal.table(table.headings, table.rows)] if table.rows else []
+    return "\n".join([*body, *([table.note] if table.note else [])])
+
+
+def reading_lines(path: Path, num_rows: int, read: Mapping[str, Any]) -> list[str]:
+    """What was read, converted, chosen and left out."""
+    lines = [f"{num_rows} rows of {path}"]
+    if read["loss"]:
+        lines[0] += f"; {read['loss']} in {read['loss_unit']}"
+    lines += read["notes"]
+    if left_out := read["left_out"]:
+        kinds = Counter(item["reason"].partition(": ")[0].partition(" has ")[0] for item in left_out)
+        most = ", ".join(f"{number} x {reason}" for reason, number in kinds.most_common(4))
+        first = f"the first is row {left_out[0]['row']}, {left_out[0]['reason']}"
+        lines.append(f"{terminal.plural(len(left_out), 'row')} left out: {most}; {first}")
+    return lines
+
+
+def _warning_lines(warnings: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [f"warning ({flag['code']}): {flag['message']}\n" for flag in warnings]
+
+
+def _write(made: Mapping[str, Any], folder: Path | None) -> None:
+    from smelt.report import tables
+
+    if folder is not None:
+        _told(tables.write(made, folder), folder)
+
+
+def _told(files: Sequence[Path], folder: Path) -> None:
+    say(f"{terminal.plural(len(files), 'file')} in {folder}")
+
+
+def _fits_of(word: str, reference: str | None, draws: int | None) -> tuple[Any, dict[str, Any]]:
+    """The fits of an experiment or of a FIT.json, with their draws; and what the loss is."""
+    from smelt import analysis, fitted
+    from smelt import fit as fitting
+
+    if word.endswith(".json"):
+        if draws is not None:
+            raise BadInput(f"--draws says nothing about {word}: it was fitted with its own")
+        found = fitted.asked(Path(word), reference)
+        return found.groups, {"loss": found.content["table"]["loss"], "loss_unit": found.content["table"]["loss_unit"]}
+    experiment, rows = rows_of(word)
+    groups = fitting.fit_groups(
+        analysis.table(rows), reference or experiment.grid.reference, loss_column=analysis.LOSS, draws=draws or 1000
+    )
+    return groups, {"loss": analysis.LOSS, "loss_unit": "nats per token"}
+
+
+def predict(
+    name: Asked,
+    *,
+    flops: Annotated[Numbers, arg(help="training FLOPs at which size, tokens and loss are best")] = (),
+    num_params: Annotated[float | None, arg(help="parameters of a run whose loss is wanted")] = None,
+    num_tokens: Annotated[float | None, arg(help="training tokens of that run")] = None,
+    run: Annotated[Words, arg(help="further columns of that run: flops_per_token=1e6")] = (),
+    group: Annotated[str | None, arg(help="only this group or variant")] = None,
+    fixed: Annotated[Words, arg(help="COLUMN=VALUE of the law's further columns: density=0.05")] = (),
+    draws: Annotated[int | None, arg(help="bootstrap draws of an experiment's fit")] = None,
+    tables: Tables = None,
+    json: Json = False,
+) -> int:
+    """Optimal size, tokens, tokens per parameter and loss at a compute, or the loss of one run, with 95 % intervals.
+
+    Every answer says how far it extrapolates. e.g. smelt predict quickstart --flops 1e12; smelt predict fit.json
+    --flops 1e22 1e23; smelt predict fit.json --num-params 7e9 --num-tokens 2e12
+    """
+    from smelt.fit import answers, jsonable
+    from smelt.report import fits
+
+    at_least("--draws", draws, 2)
+    columns = {"num_params": num_params, "num_tokens": num_tokens, **dict(assignments(flat(run), float))}
+    columns = {column: value for column, value in columns.items() if value is not None}
+    if not flat(flops) and not columns:
+        raise BadInput("nothing is asked: give --flops X, or --num-params N --num-tokens D")
+    groups, about = _fits_of(name, None, draws)
+    replaced = dict(assignments(flat(fixed), float))
+    optima = answers.optima(groups, flat(flops), group=group, fixed=replaced) if flat(flops) else []
+    runs = answers.run_losses(groups, {**replaced, **columns}, group=group) if columns else []
+    result = jsonable({**about, "law": groups.method["law"], "optima": optima, "runs": runs})
+    made = {}
+    if optima:
+        made["optima"] = fits.optima(result["optima"], about["loss_unit"])
+    if runs:
+        made["runs"] = fits.runs(result["runs"], about["loss_unit"])
+    _write(made, tables)
+    if json:
+        print_json(result)
+        return EXIT_DONE
+    flags = [flag for answer in (*result["optima"], *result["runs"]) for flag in answer["warnings"]]
+    print("\n\n".join([groups.law.equation, *map(shown, made.values())]))
+    print("\n".join(["", *_warning_lines(flags)]), end="")
+    return EXIT_DONE
+
+
+def savings(
+    name: Asked,
+    *,
+    at: Annotated[Numbers, arg(help="training FLOPs; the budgets where left out")] = (),
+    loss: Annotated[Numbers, arg(help="losses at which the two are compared, in place of budgets")] = (),
+    variant: Annotated[str | None, arg(help="only this group or variant")] = None,
+    reference: Annotated[str | None, arg(help="another reference than the fit's own")] = None,
+    draws: Annotated[int | None, arg(help="bootstrap draws of an experiment's fit")] = None,
+    tables: Tables = None,
+    json: Json = False,
+) -> int:
+    """Compute that a group saves over the reference at equal loss, under every kind of frontier, with 95 % intervals.
+
+    e.g. smelt savings quickstart; smelt savings quickstart --at 1e12; smelt savings fit.json --loss 2.5 2.4 --reference
+    dense
+    """
+    from smelt.fit import answers, jsonable
+    from smelt.report import fits
+
+    at_least("--draws", draws, 2)
+    if flat(at) and flat(loss):
+        raise BadInput("--at asks at budgets and --loss at losses: give one of them")
+    groups, about = _fits_of(name, reference, draws)
+    others = [variant] if variant is not None else list(groups.names[1:])
+    if not others:
+        raise BadInput(f"{name} has one group only, {groups.reference}: a saving is over another (smelt fit --group)")
+    points = flat(at) or list(groups.points_flops)
+    if not flat(loss) and not points:
+        raise BadInput(f"the compute of {name}'s rows is not known: name train_flops, or fit with --flops 6ND")
+    found = {
+        other: answers.gained(groups, other, flat(loss)) if flat(loss) else answers.saved(groups, other, points)
+        for other in others
+    }
+    result = jsonable({**about, "reference": groups.reference, "savings": found})
+    made = (fits.gains if flat(loss) else fits.savings)(result["savings"], groups.reference)
+    _write({"gains" if flat(loss) else "savings": made}, tables)
+    if json:
+        print_json(result)
+        return EXIT_DONE
+    flags = [flag for by_kind in result["savings"].values() for flag in _flags(by_kind)]
+    print("\n".join([shown(made), "", *_warning_lines(flags)]), end="")
+    return EXIT_DONE
+
+
+def _flags(by_kind: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    kind = by_kind["recommended"]
+    found = [] if kind is None else by_kind[kind].get("at_budgets") or by_kind[kind].get("at_losses") or []
+    return [flag for item in found for flag in item["warnings"]]

@@ -1,0 +1,205 @@
+"""Fits of groups and a question in; plain answers out: the optimum at a compute, the loss of a run, what is saved.
+
+Every answer says how far it reaches outside the rows, as a factor and in words; beyond ten times it carries a warning.
+It fits nothing: what a group lacks is None with the reason that the fit gave.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from smelt.errors import BadInput
+from smelt.fit import tables
+from smelt.fit.frontier import Frontier, surface_optimum
+from smelt.fit.groups import FRONTIER_KINDS, Groups, is_frontier, recommended, why_no_frontier
+from smelt.fit.result import Estimate, Flag, estimate
+from smelt.fit.savings import gain_at_loss, savings
+from smelt.fit.surface import SurfaceFit, predict
+
+FAR = 10.0  # times outside the rows
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The optimum of a group at a compute; or, where `columns` are given, the loss of a run that has them.
+
+    loss          at the optimum an interval of the law's loss; of a run a prediction interval, its scatter included
+    size          in `size_column`: num_params, or flops_per_token where the law is in FLOPs
+    extrapolation   the factor by which the compute (or any column) leaves the rows, 1 inside; extent the same in words
+    reason        why there is no answer
+    """
+
+    group: str
+    compute_flops: float | None
+    columns: dict[str, float] | None = None
+    size_column: str | None = None
+    size: Estimate | None = None
+    num_tokens: Estimate | None = None
+    tokens_per_param: Estimate | None = None
+    loss: Estimate | None = None
+    extrapolation: float | None = None
+    extent: str | None = None
+    reason: str | None = None
+    warnings: tuple[Flag, ...] = ()
+
+
+def extent(factor: float) -> str:
+    """How far an answer reaches, for people.
+
+    >>> extent(1.0), extent(3.2), extent(1234.0)
+    ('inside', 'extrapolates 3.2x', 'extrapolates 1230x')
+    """
+    return "inside" if factor <= 1 + 1e-6 else f"extrapolates {float(f'{factor:.3g}'):g}x"
+
+
+def known(fits: Groups, name: str | None) -> list[str]:
+    """[name], or all groups; BadInput for a name that is none of them."""
+    if name is not None and name not in fits.names:
+        raise BadInput(f"there is no group {name!r}; choose one of {', '.join(fits.names)}")
+    return list(fits.names) if name is None else [name]
+
+
+def optima(
+    fits: Groups, compute_flops: Sequence[float], *, group: str | None = None, fixed: Mapping[str, float] | None = None
+) -> list[Answer]:
+    """Optimal size, tokens, tokens per parameter and loss of every group (or of one) at every compute, with intervals.
+
+    `fixed` replaces the law's fixed columns (density=0.05). The law is the surface; a law in compute alone has a loss
+    and no size. Raises BadInput for a compute that is not above 0 and an unknown group.
+    """
+    points = tables.positive("compute_flops", compute_flops)
+    return [_optimum(fits, name, float(point), fixed or {}) for name in known(fits, group) for point in points]
+
+
+def _optimum(fits: Groups, name: str, compute: float, fixed: Mapping[str, float]) -> Answer:
+    surface, frontier = fits.surfaces[name], fits.frontiers[name].get("surface")
+    if surface is None or frontier is None:
+        return Answer(group=name, compute_flops=compute, reason=why_no_frontier(fits, name, "surface"))
+    low, high = frontier.compute_range_flops
+    factor = max(compute / high, low / compute, 1.0)
+    if is_frontier(fits.law):
+        return Answer(
+            group=name,
+            compute_flops=compute,
+            loss=_frontier_loss(frontier, compute),
+            extrapolation=factor,
+            extent=extent(factor),
+            warnings=_reach(factor, f"{compute:.3g} FLOPs", name),
+        )
+    optimum = surface_optimum(surface, compute, **{**fits.frontier_options[name], **fixed})
+    factor = max(factor, optimum.extrapolation or 1.0)
+    return Answer(
+        group=name,
+        compute_flops=compute,
+        extrapolation=factor,
+        extent=extent(factor),
+        warnings=_reach(factor, f"the optimum at {compute:.3g} FLOPs", name),
+        size_column="flops_per_token" if "flops_per_token" in fits.law.columns else "num_params",
+        size=optimum.size,
+        num_tokens=optimum.num_tokens,
+        tokens_per_param=optimum.tokens_per_param,
+        loss=optimum.loss,
+    )
+
+
+def _frontier_loss(frontier: Frontier, compute: float) -> Estimate:
+    draws = frontier.loss_draws([compute])
+    return estimate(
+        float(frontier.loss(compute)), None if draws is None else draws[:, 0], method="law fitted again to draws"
+    )
+
+
+def _reach(factor: float, what: str, name: str) -> tuple[Flag, ...]:
+    if factor <= FAR:
+        return ()
+    message = f"{name}: {what} lies {factor:.3g} times outside the rows: the answer is an opinion of the law's form"
+    return (Flag(code="extrapolated_far", message=message),)
+
+
+def run_losses(fits: Groups, columns: Mapping[str, float], *, group: str | None = None, seed: int = 0) -> list[Answer]:
+    """The predicted loss of one new run in every group (or in one), with a prediction interval.
+
+    `columns` holds the law's columns; fixed ones need not be given again. Raises BadInput for a column that lacks.
+    """
+    found = []
+    for name in known(fits, group):
+        surface = fits.surfaces[name]
+        at = {**{k: v for k, v in fits.frontier_options[name].items() if k != "flops_per_unit"}, **columns}
+        if surface is None:
+            reason = why_no_frontier(fits, name, "surface")
+            found.append(Answer(group=name, compute_flops=None, columns=at, reason=reason))
+            continue
+        prediction = predict(surface, at, seed=seed)
+        found.append(
+            Answer(
+                group=name,
+                compute_flops=None,
+                columns=at,
+                loss=prediction.estimate,
+                extrapolation=prediction.extrapolation,
+                extent=extent(prediction.extrapolation),
+                warnings=_reach(prediction.extrapolation, "the run", name),
+            )
+        )
+    return found
+
+
+def saved(fits: Groups, name: str, budgets_flops: Sequence[float]) -> dict[str, Any]:
+    """Savings of a group over the reference at budgets, under every kind of frontier, the recommended one first.
+
+    recommended, and kind -> {"at_budgets": a Saving a budget or None, "reason"}. Raises BadInput for an unknown group.
+    """
+    return _compared(fits, name, "at_budgets", lambda pair: savings(*pair, budgets_flops))
+
+
+def gained(fits: Groups, name: str, losses: Sequence[float]) -> dict[str, Any]:
+    """The same at losses: kind -> {"at_losses": a Gain a loss or None, "reason"}."""
+    return _compared(fits, name, "at_losses", lambda pair: gain_at_loss(*pair, losses))
+
+
+def _compared(fits: Groups, name: str, key: str, compare: Callable[[tuple], list]) -> dict[str, Any]:
+    known(fits, name)
+    if name == fits.reference:
+        raise BadInput(f"{name} is the reference itself; give another group, or another reference")
+    best = recommended(fits, name)
+    found: dict[str, Any] = {"recommended": best}
+    for kind in sorted(FRONTIER_KINDS, key=lambda kind: kind != best):
+        pair = fits.frontiers[name].get(kind), fits.frontiers[fits.reference].get(kind)
+        if None in pair:
+            reason = why_no_frontier(fits, name if pair[0] is None else fits.reference, kind)
+            found[kind] = {key: None, "reason": reason}
+        else:
+            found[kind] = {key: compare(pair), "reason": None}
+    return found
+
+
+def exponents(fits: Groups, name: str) -> dict[str, Estimate]:
+    """Estimates of a group's law: its parameters, the exponents of optimal size and tokens in compute (N* ~ C^a), and
+    that of the frontier; what the law has not is left out."""
+    surface, frontier = fits.surfaces[name], fits.frontiers[name].get("surface")
+    found: dict[str, Estimate] = {} if surface is None else dict(surface.estimates)
+    if surface is not None and frontier is not None and not is_frontier(fits.law):
+        found |= _allocation(surface)
+    if frontier is not None and not is_frontier(fits.law):
+        found["frontier_exponent"] = frontier.estimates["exponent"]
+    return found
+
+
+def _allocation(surface: SurfaceFit) -> dict[str, Estimate]:
+    """N* ~ C^a and D* ~ C^b of a surface with exponents alpha of size and beta of tokens: a = beta / (alpha + beta)."""
+    named = {power.column: power.exponent for term in surface.law.terms for power in term.powers}
+    alpha = named["flops_per_token" if "flops_per_token" in named else "num_params"]
+    beta = named["num_tokens"]
+
+    def share(values: Mapping, of: str) -> Any:
+        return values[of] / (values[alpha] + values[beta])
+
+    method = "surface refitted to bootstrap draws by unit"
+    return {
+        key: estimate(
+            float(share(surface.parameters, of)),
+            None if surface.draws is None else share(surface.draws, of),
+            method=method,
+        )
+        for key, of in (("size_exponent", beta), ("token_exponent", alpha))
+    }

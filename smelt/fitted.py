@@ -1,0 +1,164 @@
+"""Anybody's table and options -> a fit that names its rows; a fit from its file -> the same made again, to be asked.
+
+    FIT.json   table      the file and its sha256, the rows used by their places in it, those left out with reasons, the
+                          names, filters and conversions
+               options    those of `fit.fit_groups`
+               estimates  by group: parameters, exponents
+               optima     by group: size, tokens, loss at the largest compute of the rows
+               fit        `fit.summary.written`: everything else
+               warnings   code, message and the group that it is about, None where it is about the whole
+
+A fit is its rows and its options: nothing else is kept of it, and its draws are made again from the seed.
+"""
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from smelt import committed, fit, foreign
+from smelt.errors import BadInput
+from smelt.files import read_json, write_json
+from smelt.fit import answers, summary
+
+CONTENT = "a fit of anybody's table"
+OPTIONS = ("law", "objective", "delta", "reference", "fixed", "budgets_flops", "draws", "seed")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """The rows, the fits with their draws, and what is written of both."""
+
+    table: foreign.Table
+    groups: fit.Groups
+    content: dict[str, Any]
+
+
+def fit_table(table: foreign.Table, **options: Any) -> Fitted:
+    """Fit a law to every group of a table that was read; without a group column all rows are one.
+
+    `options` are those of `fit.fit_groups` named in OPTIONS. Raises BadInput for a table without a loss, and whatever
+    `fit_groups` refuses.
+    """
+    if table.loss is None:
+        has = ", ".join(table.settings["columns"]) or "none"
+        raise BadInput(f"no loss is named: add loss_nats=<its column> (or loss_bits, bits_per_byte, error); have {has}")
+    columns: dict[str, Any] = {**table.columns, **table.texts, "row": table.rows}
+    groups = fit.fit_groups(columns, loss_column=table.loss, **options)
+    alone = [name for name in groups.names if groups.surfaces[name] is None]
+    if len(alone) == len(groups.names):
+        raise BadInput(groups.reasons[alone[0]]["surface"])
+    written = summary.written(groups)
+    content = {
+        "content": CONTENT,
+        "table": {
+            "file": str(table.path),
+            "sha256": table.sha256,
+            "loss": table.loss,
+            "loss_unit": table.loss_unit,
+            "rows": table.rows,
+            "left_out": table.left_out,
+            "notes": table.notes,
+            "selection": table.selection,
+            "settings": table.settings,
+        },
+        "options": options,
+        "estimates": {name: answers.exponents(groups, name) for name in groups.names},
+        "optima": {name: _largest(groups, name) for name in groups.names},
+        "fit": written,
+        "warnings": _warnings(table, written),
+    }
+    return Fitted(table=table, groups=groups, content=fit.jsonable(content))
+
+
+def _largest(groups: fit.Groups, name: str) -> answers.Answer:
+    covered = groups.compute_range_flops[name]
+    if covered is None:
+        return answers.Answer(group=name, compute_flops=None, reason=answers.why_no_frontier(groups, name, "surface"))
+    return answers.optima(groups, [covered[1]], group=name)[0]
+
+
+def save(fitted: Fitted, path: Path) -> None:
+    """Write the fit; its table is named from the folder of the fit, so that the two can move together."""
+    place = os.path.relpath(fitted.table.path.resolve(), path.resolve().parent)
+    table = {**fitted.content["table"], "file": place}
+    write_json(path, {**fitted.content, "table": table})
+
+
+def load(path: Path) -> dict[str, Any]:
+    """What `save` wrote. Raises BadInput for any other file."""
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("content") != CONTENT:
+        raise BadInput(f"{path} is no fit of a table: smelt fit --csv FILE --out {path.name} writes one")
+    return content
+
+
+def asked(path: Path, reference: str | None = None) -> Fitted:
+    """The fit of a file, made again from its rows, over another reference where one is named. Raises BadInput where the
+    rows are not found, or are not the same."""
+    kept = load(path)
+    if reference is not None:
+        kept["options"] = {**kept["options"], "reference": reference}
+    again = _again(path, kept, None)
+    if again.table.sha256 != kept["table"]["sha256"]:
+        raise BadInput(
+            f"{again.table.path} is not the file that {path} was made from (sha256 {again.table.sha256[:12]}, was "
+            f"{kept['table']['sha256'][:12]}): fit it again, or look with smelt fit --again {path}"
+        )
+    return again
+
+
+def differences(path: Path, table: Path | None = None) -> list[dict[str, Any]]:
+    """Every value of a fit that its rows, or those of `table`, do not give again; empty where all come out the same."""
+    kept = load(path)
+    again = _again(path, kept, table).content
+    for content in (kept, again):
+        content["table"] = {key: value for key, value in content["table"].items() if key != "file"}
+    return list(committed.differences(kept, again, path.stem))
+
+
+def _again(path: Path, kept: Mapping[str, Any], table: Path | None) -> Fitted:
+    place = table or path.parent / kept["table"]["file"]
+    if not place.exists():
+        raise BadInput(f"{place}, the table of {path}, does not exist: restore it, or give its place with --csv")
+    try:
+        read = foreign.read(place, **kept["table"]["settings"])
+        return fit_table(read, **kept["options"])
+    except (KeyError, TypeError) as error:
+        raise BadInput(f"{path} is damaged ({error}): fit its table again") from None
+
+
+def _warnings(table: foreign.Table, written: Mapping[str, Any]) -> list[dict[str, str | None]]:
+    found: list[dict[str, str | None]] = []
+
+    def warn(flag: Mapping[str, str], group: str | None) -> None:
+        repeated = flag["code"] == "duplicated_rows" and any(w["code"] == flag["code"] for w in found)
+        warning = {"code": flag["code"], "message": flag["message"], "group": group}
+        if not repeated and warning not in found:
+            found.append(warning)
+
+    for flag in (*map(dataclasses.asdict, table.warnings), *written["warnings"]):
+        warn(flag, None)
+    only = len(written["groups"]) == 1
+    for name, group in written["groups"].items():
+        for part in ("surface", "minima", "allocation", "frontiers"):
+            for flag in _flags(group[part]):
+                warn(flag, None if only else name)
+    for name, compared in written["savings"].items():
+        if compared["recommended"] is not None:
+            for flag in _flags(compared[compared["recommended"]]["at_budgets"]):
+                warn(flag, name)
+    return found
+
+
+def _flags(value: Any) -> Iterator[Mapping[str, str]]:
+    """All warnings inside a part of a fit."""
+    if isinstance(value, Mapping):
+        yield from value.get("warnings") or ()
+        for key, item in value.items():
+            if key != "warnings":
+                yield from _flags(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _flags(item)

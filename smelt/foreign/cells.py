@@ -1,0 +1,182 @@
+"""A cell of anybody's table and the quantity it should be -> a number, or what is wrong with it.
+
+The names of quantities state their units: `LOSSES`, `COUNTS`, `SHARES`, `BYTES`, `TEXTS`, any column that a law names,
+and loss:NAME for a loss in a unit of its own. It knows single cells and rows, never a file.
+"""
+
+import decimal
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from smelt.errors import BadInput
+from smelt.fit import laws
+
+LOSSES = {
+    "loss_nats": "nats per token",
+    "loss_bits": "bits per token; becomes loss_nats",
+    "bits_per_byte": "bits per byte of text, whatever the tokenizer",
+    "error": "share of a benchmark that is wrong, 0 to 1 or with %",
+}
+OTHER_LOSS = "loss:"  # loss:NAME is a loss in a unit of its own
+COUNTS = {
+    "num_params": "parameters N, counted one way in all rows",
+    "num_params_active": "parameters that one token uses",
+    "num_params_total": "parameters with embedding and head",
+    "num_params_once": "parameters outside the loop",
+    "num_params_recurrent": "parameters inside the loop",
+    "num_passes": "passes through the loop",
+    "num_tokens": "training tokens D, repeats included",
+    "num_unique_tokens": "training tokens without repeats",
+    "train_flops": "training FLOPs C of the run",
+    "compute_flops": "the same, of a point of a frontier",
+    "flops_per_token": "training FLOPs per token F, forward and backward",
+    "num_experts": "experts of a layer",
+    "budget_flops": "training FLOPs aimed at: rows of one IsoFLOP curve carry one number",
+    "train_secs": "seconds of training",
+}
+SHARES = {"density": "active share 1 - S", "sparsity": "S; becomes density = 1 - S"}
+BYTES = {"stored_bytes": "bytes of the stored model"}
+TEXTS = {
+    "group": "what is compared: rows of one architecture carry one word",
+    "pair": "rows of several groups that were matched carry one word",
+    "seed": "the seed",
+    "run_id": "the run; its checkpoints are one unit of the bootstrap",
+    "unit": "what was drawn independently, where it is not the run",
+    "tokenizer": "of the loss in nats or bits per token",
+    "label": "for people",
+}
+OWN_LABEL = {"label", "seed"}  # may be empty; an empty group, pair, run or unit would be one with all other empty ones
+
+SUFFIXES = {"k": 3, "K": 3, "m": 6, "M": 6, "b": 9, "B": 9, "G": 9, "t": 12, "T": 12, "P": 15}
+BYTE_SUFFIXES = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+MISSING = {"", "na", "n/a", "null", "none"}
+NUMBER = re.compile(r"([+-]?(?:\d{1,3}(?:[,_]\d{3})+|\d+|(?=\.\d))(?:\.\d*)?)([eE][+-]?\d+)?\s*([A-Za-z]*|%)")
+COMPARISON = re.compile(r"<=|>=|!=|==|<|>|=")
+COMPARED = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "=": operator.eq,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+
+
+class BadCell(ValueError):
+    """A cell that no law can use; the message is what it is and what was expected."""
+
+
+def is_ours(name: str) -> bool:
+    known = {**LOSSES, **COUNTS, **SHARES, **BYTES, **TEXTS}
+    return name in known or (name.startswith(OTHER_LOSS) and name != OTHER_LOSS) or name in law_columns()
+
+
+def law_columns() -> set[str]:
+    return {column for law in laws.NAMED.values() for column in law.columns}
+
+
+def is_missing(cell: Any) -> bool:
+    return cell is None or (isinstance(cell, str) and cell.strip().lower() in MISSING)
+
+
+def _kind(ours: str) -> str:
+    if ours in SHARES or ours == "error":
+        return "share"
+    if ours in LOSSES or ours.startswith(OTHER_LOSS):
+        return "loss"
+    return "bytes" if ours in BYTES else "count"
+
+
+def value(ours: str, theirs: str, factor: float, record: Mapping[str, Any]) -> Any:
+    """The cell as our quantity, or BadCell."""
+    cell = record.get(theirs)
+    if ours in TEXTS:
+        text = "" if cell is None else str(cell).strip()
+        if not text and ours not in OWN_LABEL:
+            raise BadCell(f"{theirs} is empty: a {ours} is expected")
+        return text
+    if is_missing(cell):
+        raise BadCell(f"{theirs} is empty: {ours} is expected")
+    try:
+        found = number(cell, _kind(ours)) * factor
+    except BadCell as error:
+        raise BadCell(f"{theirs} {error}") from None
+    shown = f"{theirs} is {str(cell).strip()}"
+    if ours == "sparsity":
+        if not 0 <= found < 1:
+            raise BadCell(f"{shown}: a sparsity is a share from 0 to below 1, or written with %")
+    elif not (math.isfinite(found) and found > 0):
+        raise BadCell(f"{shown}: {ours} must be finite and above 0")
+    elif ours in ("density", "error") and found > 1:
+        raise BadCell(f"{shown}: a share is at most 1, or written with %")
+    return found
+
+
+def number(cell: Any, kind: str) -> float:
+    """A cell as a float, or BadCell: a count may carry a letter (1.3B), bytes a unit, a share %; a loss has neither."""
+    if isinstance(cell, int | float | decimal.Decimal) and not isinstance(cell, bool):
+        return float(cell)
+    if not isinstance(cell, str):
+        raise BadCell(f"is {cell!r}: expected a number")
+    text = cell.strip()
+    if text.lower().lstrip("+-") in ("nan", "inf", "infinity"):
+        return float(text)
+    found = NUMBER.fullmatch(text)
+    if found is None:
+        hint = " with a decimal point" if re.fullmatch(r"[+-]?\d+,\d+", text) else ""
+        raise BadCell(f"is {text!r}: expected a number{hint}")
+    digits, exponent, suffix = found[1], found[2] or "", found[3]
+    if kind in ("loss", "share") and "," in digits:
+        raise BadCell(f"is {text!r}: expected a number with a decimal point")
+    digits = digits.replace(",", "").replace("_", "")
+    if not suffix:
+        return float(digits + exponent)
+    if suffix == "%" and kind == "share":
+        return float(digits + exponent) / 100
+    if kind == "bytes" and suffix in BYTE_SUFFIXES:
+        return float(digits + exponent) * BYTE_SUFFIXES[suffix]
+    if kind == "count" and suffix in SUFFIXES and not exponent:
+        return float(f"{digits}e{SUFFIXES[suffix]}")  # one rounding, as if the zeros had been written
+    known = {"count": " ".join(SUFFIXES), "bytes": " ".join(BYTE_SUFFIXES), "share": "%", "loss": "none"}[kind]
+    raise BadCell(f"is {text!r}: expected a number (letters after a {kind}: {known})")
+
+
+def comparison(path: Any, header: Sequence[str], text: str) -> Callable[[Mapping[str, Any]], str | None]:
+    """A test of a row by COLUMN<VALUE: None where it holds, else why it does not; BadCell where a word is compared by
+    size. Raises BadInput for a text that compares nothing, and for columns that are not there."""
+    splits = [(text[: m.start()].strip(), m[0], text[m.end() :].strip()) for m in COMPARISON.finditer(text)]
+    if not splits:
+        raise BadInput(f"where {text!r} compares nothing: give COLUMN<VALUE (or <=, >, >=, =, !=)")
+    column, sign, wanted = next((split for split in splits if split[0] in header), splits[0])
+    if column not in header:
+        raise BadInput(f"where {text!r}: {path} has no column {column!r}: it has {', '.join(header) or 'none'}")
+    holds, by_size = COMPARED[sign], sign not in ("=", "==", "!=")
+    bound = _as_number(wanted)
+    if by_size and (bound is None or math.isnan(bound)):
+        raise BadInput(f"where {text!r}: {wanted!r} is no number, and {sign} compares numbers: use = or !=")
+
+    def failing(record: Mapping[str, Any]) -> str | None:
+        cell = record.get(column)
+        if is_missing(cell):
+            return None if sign == "!=" else f"where {text}: {column} is empty"
+        found = _as_number(cell)
+        if by_size and found is None:
+            raise BadCell(f"{column} is {cell!r}: expected a number, for where {text}")
+        if bound is not None and found is not None:
+            kept = holds(found, bound)
+        else:
+            kept = holds(str(cell).strip(), wanted)
+        return None if kept else f"where {text}: {column} is {cell}"
+
+    return failing
+
+
+def _as_number(cell: Any) -> float | None:
+    try:
+        return number(cell, "count")
+    except BadCell:
+        return None

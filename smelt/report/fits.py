@@ -1,0 +1,207 @@
+"""A fit of anybody's table, and answers from fits -> tables of text, and the shape that figures draw.
+
+    estimates, optima, savings, gains, left_out, minima     Table, for the terminal, CSV and LaTeX
+    view                                                    the fit in the shape that figures take
+
+It needs no matplotlib and computes nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from smelt.analysis import LOSS
+from smelt.report import tables
+from smelt.report.tables import NONE, Table, flops, interval, percent, significant, sized
+from smelt.verdict import KIND_NAMES
+
+QUANTITIES = {
+    "size_exponent": "optimal size ~ C^x",
+    "token_exponent": "optimal tokens ~ C^x",
+    "frontier_exponent": "frontier: loss above the floor ~ C^-x",
+}
+SIZES = {"num_params": "parameters", "flops_per_token": "FLOPs per token"}
+
+
+def _made(headings: Mapping[str, bool], rows: Sequence[Sequence[str]], note: str = "") -> Table:
+    """A table; a column without a heading that says nothing is left out."""
+    if "" in headings and not any(row[-1] for row in rows):
+        headings = {name: numeric for name, numeric in headings.items() if name}
+        rows = [row[:-1] for row in rows]
+    return Table(
+        headings=tuple(headings), numeric=tuple(headings.values()), rows=tuple(tuple(row) for row in rows), note=note
+    )
+
+
+def estimates(content: Mapping[str, Any]) -> Table:
+    """Parameters and exponents of every group, a row a quantity, with standard errors and 95 % intervals."""
+    several = len(content["estimates"]) > 1
+    rows = []
+    for name, found in content["estimates"].items():
+        for quantity, estimate in found.items():
+            error = estimate["standard_error"]
+            rows.append(
+                [
+                    *([name] if several else []),
+                    QUANTITIES.get(quantity, quantity),
+                    significant(estimate, 5),
+                    NONE if error is None else tables.short(error, 3),
+                    estimate["reason"] or "",
+                ]
+            )
+    headings = {"quantity": False, "estimate [95 %]": True, "s.e.": True, "": False}
+    method = content["fit"]["method"]
+    note = f"{method['law']['equation']}; {content['table']['loss_unit']}. {method['surface']}."
+    lacking = [f"{name}: {why['surface']}" for name, why in _reasons(content) if "surface" in why]
+    return _made({"group": False, **headings} if several else headings, rows, " ".join([note, *lacking]))
+
+
+def _reasons(content: Mapping[str, Any]) -> list[tuple[str, Mapping[str, str]]]:
+    return [(name, group["reasons"]) for name, group in content["fit"]["groups"].items()]
+
+
+def optima(answers: Sequence[Mapping[str, Any]], loss_unit: str) -> Table:
+    """Optimal size, tokens and loss a row a group and compute, with how far each extrapolates."""
+    size = next((SIZES[a["size_column"]] for a in answers if a["size_column"]), None)
+    headings = {"group": False, "FLOPs": True}
+    if size is not None:
+        headings |= {f"optimal {size}": True, "tokens": True, "tokens per parameter": True}
+    rows = []
+    for answer in answers:
+        compute = answer["compute_flops"]
+        row = [answer["group"], NONE if compute is None else flops(compute)]
+        if size is not None:
+            ratio = significant(answer["tokens_per_param"], 3)
+            row += [sized(answer["size"]), sized(answer["num_tokens"]), ratio]
+        rows.append([*row, significant(answer["loss"], 4), answer["extent"] or answer["reason"] or ""])
+    note = "Intervals are 95 %, of the law's optimum; one run's loss scatters beyond."
+    if size == SIZES["flops_per_token"]:
+        note += " Tokens per parameter count a parameter as six training FLOPs per token."
+    return _made({**headings, f"loss ({loss_unit})": True, "": False}, rows, note)
+
+
+def runs(answers: Sequence[Mapping[str, Any]], loss_unit: str) -> Table:
+    """The predicted loss of one new run, a row a group."""
+    columns = list(answers[0]["columns"]) if answers else []
+    headings = {"group": False, **dict.fromkeys(columns, True), f"loss of a run ({loss_unit})": True, "": False}
+    rows = [
+        [
+            answer["group"],
+            *(tables.si(answer["columns"][name]) for name in columns),
+            significant(answer["loss"], 5),
+            answer["extent"] or answer["reason"] or "",
+        ]
+        for answer in answers
+    ]
+    return _made(headings, rows, "95 % prediction intervals: the law's uncertainty and the scatter of one run.")
+
+
+def savings(compared: Mapping[str, Mapping[str, Any]], reference: str) -> Table:
+    """Compute saved at every budget under every kind of frontier, the recommended one first."""
+    order = _order(compared)
+    rows = []
+    for name, by_kind in compared.items():
+        budgets = [[s["budget_flops"] for s in by_kind[kind]["at_budgets"] or []] for kind in order]
+        for index, budget in enumerate(max(budgets, key=len)):
+            at = {kind: (by_kind[kind]["at_budgets"] or [None] * (index + 1))[index] for kind in order}
+            main = at.get(by_kind["recommended"])
+            share = None if main is None else main["share_positive"]
+            rows.append(
+                [
+                    name,
+                    flops(budget),
+                    *(interval(at[kind] and at[kind]["estimate"], 1, 100.0, " %") for kind in order),
+                    percent(share, 0),
+                    _remark(main, by_kind["recommended"]),
+                ]
+            )
+    kinds = {KIND_NAMES[kind]: True for kind in order}
+    headings = {"group": False, "FLOPs": True, **kinds, "draws that save": True, "": False}
+    note = f"Compute saved over {reference} at equal loss; below 0 it needs more. The first kind is recommended."
+    return _made(headings, rows, " ".join([note, *_lacking(compared, order)]))
+
+
+def gains(compared: Mapping[str, Mapping[str, Any]], reference: str) -> Table:
+    """Compute-equivalent gain at every loss under every kind of frontier."""
+    order = _order(compared)
+    rows = []
+    for name, by_kind in compared.items():
+        losses = [[g["loss"] for g in by_kind[kind]["at_losses"] or []] for kind in order]
+        for index, loss in enumerate(max(losses, key=len)):
+            at = {kind: (by_kind[kind]["at_losses"] or [None] * (index + 1))[index] for kind in order}
+            main = at.get(by_kind["recommended"])
+            share = None if main is None else main["share_positive"]
+            rows.append(
+                [
+                    name,
+                    tables.short(loss, 5),
+                    *(significant(at[kind] and at[kind]["gain"], 4) for kind in order),
+                    NONE if main is None or main["target_flops"] is None else flops(main["target_flops"]),
+                    percent(share, 0),
+                    _remark(main, by_kind["recommended"]),
+                ]
+            )
+    kinds = {f"gain, {KIND_NAMES[kind]}": True for kind in order}
+    headings = {"group": False, "loss": True, **kinds, "at FLOPs": True, "draws that save": True, "": False}
+    note = f"Compute that {reference} needs for this loss over the group's own; above 1 the group needs less."
+    return _made(headings, rows, " ".join([note, *_lacking(compared, order)]))
+
+
+def _order(compared: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The kinds of frontier, that which most groups recommend first."""
+    recommended = [by_kind["recommended"] for by_kind in compared.values()]
+    return sorted(KIND_NAMES, key=lambda kind: -recommended.count(kind))
+
+
+def _remark(main: Mapping[str, Any] | None, kind: str | None) -> str:
+    if main is None:
+        return ""
+    reason = (main.get("estimate") or main.get("gain"))["reason"]
+    far = main["extrapolation"]
+    words = reason or (f"extrapolates {far:.3g}x" if far is not None and far > 1 + 1e-6 else "inside")
+    return words if kind == "surface" else f"{words}; read from {KIND_NAMES[kind]}"
+
+
+def _lacking(compared: Mapping[str, Mapping[str, Any]], order: Sequence[str]) -> list[str]:
+    reasons: dict[str, list[str]] = {}
+    for by_kind in compared.values():
+        for kind in order:
+            if by_kind[kind]["reason"]:
+                reasons.setdefault(by_kind[kind]["reason"], []).append(KIND_NAMES[kind])
+    return [f"No {' and no '.join(dict.fromkeys(kinds))}: {reason}." for reason, kinds in reasons.items()]
+
+
+def left_out(content: Mapping[str, Any]) -> Table:
+    """Every row of the file that is not used, with the reason."""
+    rows = [[tables.number(item["row"], 0), item["reason"]] for item in content["table"]["left_out"]]
+    return _made({"row of the file": True, "why it is not used": False}, rows)
+
+
+def view(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The fit as the figures take an analysis: its groups are the variants."""
+    found = dict(content["fit"])
+    groups = {}
+    for name, group in found["groups"].items():
+        rows = dict(group["rows"])
+        rows.setdefault("budget_flops", rows.get("train_flops"))
+        groups[name] = {**group, "rows": rows}
+    names = found["group_names"]
+    return {
+        "losses": {LOSS: {**found, "groups": groups}},
+        "variants": names,
+        "reference": found["reference"],
+        "headline": {name: {"kind": found["savings"][name]["recommended"]} for name in names[1:]},
+        "labels": {"loss": f"{content['table']['loss']} ({content['table']['loss_unit']})", "size": "parameters"},
+    }
+
+
+def of_fit(content: Mapping[str, Any]) -> dict[str, Table]:
+    """All tables of a fit, by name."""
+    unit = content["table"]["loss_unit"]
+    found = {"estimates": estimates(content), "optima": optima(list(content["optima"].values()), unit)}
+    if content["fit"]["savings"]:
+        found["savings"] = savings(content["fit"]["savings"], content["fit"]["reference"])
+    if any(group["minima"] for group in content["fit"]["groups"].values()):
+        found["minima"] = tables.minima(view(content))
+    if content["table"]["left_out"]:
+        found["left_out"] = left_out(content)
+    return found
