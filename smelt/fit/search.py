@@ -27,8 +27,8 @@ from smelt.fit.planning import (
 from smelt.fit.precision import covariances, gain_error, influence, quantities
 
 # What is tried where it is not told: ranges that one meets; 5 sizes or more, as parabolas need.
-NUM_BUDGETS, BUDGET_RATIOS = (3, 4, 5, 6, 8), (1.5, 2.0, 3.0, 4.0)
-NUM_SIZES, SPANS, SEEDS = (5, 7, 9), (4.0, 8.0, 16.0), (1, 2, 3)
+NUM_BUDGETS, BUDGET_RATIOS = (3, 4, 5, 6, 8, 12), (1.25, 1.5, 2.0, 3.0, 4.0)
+NUM_SIZES, SPANS, SEEDS = (5, 7, 9, 13), (4.0, 8.0, 16.0), (1, 2, 3, 5)
 SCALES_A_DECADE = 8
 COMPARED = ("saving", "smallest_saving")
 
