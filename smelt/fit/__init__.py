@@ -2,8 +2,12 @@
 
 Useful alone: `from smelt import fit`. Knows nothing of training, of a ledger or of files.
 
-    laws        a law is a value: a floor and power-law terms in named columns
-    solver      the certified minimum of a robust objective, many reweighted copies at once
+    laws        a law is a value: a floor and power-law terms in named columns, some of them formulas of others
+    jets        exact derivatives of a formula
+    objective   the objective of a law and its derivatives
+    solver      its certified minimum, many reweighted copies at once
+    binding     a law and rows in groups -> the solver's problem and back
+    checks      what cannot be fitted; what a fit cannot carry
     surface     Approach 3: fit_surface, bootstrap, predict
     isoflop     Approach 2: isoflop_minima, correct_minima (without the parabola's bias), allocation
     envelope    Approach 1: envelope of training curves
@@ -38,7 +42,20 @@ from smelt.fit.isoflop import (
     isoflop_minima,
     minima_of_groups,
 )
-from smelt.fit.laws import CHINCHILLA, FLOPS_TOKENS, PURE, SATURATING, SMELT, Law, Power, Term, decay, predicted_loss
+from smelt.fit.laws import (
+    CHINCHILLA,
+    FLOPS_TOKENS,
+    PURE,
+    SATURATING,
+    SMELT,
+    Effective,
+    Law,
+    Power,
+    Shape,
+    Term,
+    decay,
+    predicted_loss,
+)
 from smelt.fit.noise import Noise, PilotNoise, given_noise, noise_from_rows
 from smelt.fit.planning import Planned, Width, power
 from smelt.fit.result import Estimate, Flag, estimate, jsonable
@@ -58,6 +75,7 @@ __all__ = [
     "Correction",
     "Crossing",
     "Design",
+    "Effective",
     "Envelope",
     "Estimate",
     "Flag",
@@ -74,6 +92,7 @@ __all__ = [
     "Power",
     "Prediction",
     "Saving",
+    "Shape",
     "SurfaceFit",
     "Term",
     "Width",

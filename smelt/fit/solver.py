@@ -32,13 +32,15 @@ from smelt.fit.objective import (
     uncentred,
 )
 
-__all__ = ["centred", "certificate", "exponent_grid", "polish", "problem", "screen", "starts", "uncentred"]
+__all__ = ["centred", "certificate", "exponent_grid", "lowest", "polish", "problem", "screen", "starts", "uncentred"]
 
 MAX_ITERATIONS = 400
 # Relative to the largest gradient the residuals could make. A replicate goes on to the first and is accepted at the
 # second: between them the objective's own rounding (1e-16) hides whether a step gains.
 GRADIENT_AIM = 1e-9
 GRADIENT_TOLERANCE = 1e-6
+# Rounding of a residual; relative to a threshold below it in size, that of a gradient.
+RESIDUAL_ROUNDING = 1e-14
 STARTS_AGREE_RELATIVE = 1e-9
 # A term this far below the loss in logarithms changes no predicted digit: its coefficient stops there.
 DEAD_TERM_LOG = -25.0
@@ -47,6 +49,7 @@ MAX_EXPONENT_STEP = 1.0  # an iteration, of a shape too: further off the linear 
 MAX_GROWTH = 10.0  # of a coefficient, relative, an iteration
 # Thresholds on the way to absolute residuals: a factor of ten changes few of the rows that lie inside.
 ABSOLUTE_LADDER = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, ABSOLUTE_DELTA)
+LADDER_AIM = 1e-6  # of the gradient, on the way
 # Points of a screen over more than three exponents and shapes, where a product grid would be too coarse.
 NUM_SCATTERED = 4096
 
@@ -109,7 +112,8 @@ def polish(
         return _polish(problem, start_RP, weight_RN, log_loss, held_RP, max_iterations)
     for delta in ABSOLUTE_LADDER:
         stage = dataclasses.replace(problem, delta=delta)
-        solution = _polish(stage, start_RP, weight_RN, log_loss, held_RP, max_iterations)
+        aim = GRADIENT_AIM if delta == ABSOLUTE_DELTA else LADDER_AIM
+        solution = _polish(stage, start_RP, weight_RN, log_loss, held_RP, max_iterations, aim)
         start_RP = centred(problem, solution.parameters_RP)
     residual_RN, _ = residuals(problem, start_RP, log_loss)
     return dataclasses.replace(solution, objective_R=summed(residual_RN, weight_RN, 0.0))
@@ -122,16 +126,17 @@ def _polish(
     log_loss: np.ndarray,
     held: np.ndarray,
     max_iterations: int,
+    aim: float = GRADIENT_AIM,
 ) -> Solution:
     num_replicates, num_parameters = start_RP.shape
     count = problem.num_coefficients
     done_RP, gradient_R = start_RP.copy(), np.ones(num_replicates)
     objective_R, converged_R = np.full(num_replicates, np.inf), np.zeros(num_replicates, dtype=bool)
     lowest_P, highest_P = np.full(num_parameters, -np.inf), np.full(num_parameters, np.inf)
-    lowest_P[:count] = lowest = DEAD_TERM_LOG + log_loss.min()
+    lowest_P[:count] = least = DEAD_TERM_LOG + log_loss.min()
     shapes = slice(num_parameters - len(problem.bounds_S), num_parameters)
     lowest_P[shapes], highest_P[shapes] = problem.bounds_S.T
-    unit = _residual_unit(problem)
+    unit, tolerance = _residual_unit(problem), _gradient_tolerance(problem)
 
     active = np.arange(num_replicates)
     point = start_RP.copy()
@@ -148,14 +153,14 @@ def _polish(
         down[(point <= lowest_P) & (down < 0) | (point >= highest_P) & (down > 0) | held] = 0.0
         scaled = scaled_gradient(down, slopes.scale_RP)
         tiny = value <= 1e-26 * unit**2 * weight.sum(axis=1)
-        finished = (scaled <= GRADIENT_AIM) | tiny
+        finished = (scaled <= aim) | tiny
         ended = finished | (stalled >= MAX_REFUSED) | (iteration == max_iterations - 1)
         if ended.any():
             where = active[ended]
             done_RP[where], objective_R[where] = point[ended], value[ended]
             gradient_R[where], converged_R[where] = (
                 np.where(tiny, 0.0, scaled)[ended],
-                ((scaled <= GRADIENT_TOLERANCE) | tiny)[ended],
+                ((scaled <= tolerance) | tiny)[ended],
             )
             keep = ~ended
             if not keep.any():
@@ -174,11 +179,11 @@ def _polish(
             matrix[:, diagonal, diagonal] += held
         low = np.maximum(lowest_P - point, -MAX_EXPONENT_STEP)
         high = np.minimum(highest_P - point, MAX_EXPONENT_STEP)
-        low[:, :count] = np.minimum(np.expm1(lowest - point[:, :count]), 0.0)
+        low[:, :count] = np.minimum(np.expm1(least - point[:, :count]), 0.0)
         high[:, :count] = MAX_GROWTH
         step = _bounded_step(matrix, down, ridge, low, high)
         trial = point + step
-        trial[:, :count] = np.maximum(point[:, :count] + np.log1p(step[:, :count]), lowest)
+        trial[:, :count] = np.maximum(point[:, :count] + np.log1p(step[:, :count]), least)
         if any_held:
             trial = np.where(held, point, trial)
         trial_residual, trial_share = residuals(problem, trial, log_loss)
@@ -199,9 +204,18 @@ def _polish(
     )
 
 
+def lowest(problem: Problem) -> float:
+    """The logarithm at which a coefficient without powers has died."""
+    return DEAD_TERM_LOG + float(problem.log_loss_N.min())
+
+
 def _residual_unit(problem: Problem) -> float:
     """What a residual is small against: 1 in logarithms, the loss itself where residuals are in its unit."""
     return float(np.exp(problem.log_loss_N.mean())) if problem.raw else 1.0
+
+
+def _gradient_tolerance(problem: Problem) -> float:
+    return max(GRADIENT_TOLERANCE, RESIDUAL_ROUNDING / problem.smooth_delta)
 
 
 def _bounded_step(
@@ -338,8 +352,9 @@ def certificate(
     residual, share = residuals(problem, point_RP, log_loss_RN)
     objective = float(summed(residual, weight_RN, problem.delta)[0])
     found = derivatives(problem, point_RP, residual, share, weight_RN, log_loss_RN)
-    nothing = 1e-24 * _residual_unit(problem) ** 2 * weight_RN.sum()
-    exact = float(summed(residual, weight_RN, np.inf)[0]) <= nothing  # a noise-free table: nothing to be relative to
+    rounding = 1e-12 * _residual_unit(problem)  # all that a noise-free table leaves: nothing to be relative to
+    exact = float(summed(residual, weight_RN, np.inf)[0]) <= rounding**2 * weight_RN.sum()
+    nothing = (rounding if problem.delta == 0 else rounding**2) * weight_RN.sum()
     # A term that has died moves no prediction: the point is a minimum in the others, and the fit says what died.
     count = problem.num_coefficients
     largest_Q = np.array([share[0][problem.owner_KN == q].max() for q in range(count)])
@@ -355,8 +370,9 @@ def certificate(
     decrement = 0.0 if exact else float(0.5 * abs(step @ (down[0] / unit)) / smooth)
     agreeing = int(np.sum(start_objectives <= objective * (1 + STARTS_AGREE_RELATIVE) + nothing))
     why_not = None
-    if not exact and scaled > GRADIENT_TOLERANCE:
-        why_not = f"the scaled gradient is {scaled:.1e}, above {GRADIENT_TOLERANCE:.0e}"
+    tolerance = _gradient_tolerance(problem)
+    if not exact and scaled > tolerance:
+        why_not = f"the scaled gradient is {scaled:.1e}, above {tolerance:.0e}"
     elif decrement > 1e-9:
         why_not = f"a Newton step would still gain {decrement:.1e} of the objective"
     elif eigenvalues[0] <= 0:

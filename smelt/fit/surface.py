@@ -1,7 +1,17 @@
 """Columns and losses in, a fitted law with its certificate out (Approach 3); bootstrap draws and predictions from it.
 
-The objective and its solver stand in `solver`, the laws in `laws`. Losses are in nats or any other unit; the floor
-and the coefficients come out in the same one.
+The objective stands in `objective`, its minimum in `solver`, the laws in `laws`. Losses are in nats or any other unit;
+the floor and the coefficients come out in the same one. What is minimised is a sum over rows of
+
+    huber_log       Huber_delta(ln loss - ln predicted), delta 1e-3 by custom (Hoffmann et al. 2022)
+    squares_log     half the square of the same
+    absolute_log    its absolute value: Huber's with delta brought down to zero
+    huber_raw       Huber_delta(loss - predicted), delta in the unit of the loss
+    squares_raw     half the square of the same
+
+Row order, the units of the columns and a common factor of the weights change no answer. The unit of the loss (nats or
+bits) changes no exponent and scales floor and coefficients under every *_log objective and under squares_raw; under
+huber_raw it does so only where delta is scaled with it, as "auto" does.
 """
 
 import dataclasses
@@ -11,25 +21,34 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 
 from smelt.errors import BadInput
-from smelt.fit import intervals, laws, solver, tables
+from smelt.fit import binding, intervals, laws, solver, tables
+from smelt.fit.binding import Bound
+from smelt.fit.checks import check_rows, diagnosed
+from smelt.fit.objective import Problem, residuals
 from smelt.fit.result import Estimate, Flag, estimate, jsonable
 
-NUM_STARTS = 8
 NOISE_STREAM = 2  # apart from the stream that resamples units under the same seed
-OBJECTIVES = ("huber_log", "squares_log")
+OBJECTIVES = ("huber_log", "squares_log", "absolute_log", "huber_raw", "squares_raw")
+# Huber 1964: 95 % efficient for Gaussian residuals, whose deviation is 1.4826 times their median absolute deviation.
+AUTO_DELTA = 1.345 * 1.4826
+AUTO_DELTA_SETTLED = 1e-7  # relative change of delta between two rounds
+MAX_AUTO_ROUNDS = 100
+SMALLEST_AUTO_DELTA = 1e-9  # relative to the loss: residuals of a noise-free table have no scale of their own
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SurfaceFit:
     """A law fitted to rows.
 
-    parameters     by name, coefficients in the unit of the loss
-    estimates      the same with standard errors and intervals; without a bootstrap each says that none was made
-    residuals_log  ln loss - ln predicted, one a row, in the order given
-    noise_log      root mean square of residuals_log, corrected for the fitted parameters; None without spare rows
-    noise_loss     the same of loss - predicted, in the unit of the loss
-    draws          by parameter name [num_draws], or None; NaN where a draw did not converge
-    column_ranges  smallest and largest value of each column, and of size times tokens, that the rows have
+    parameters        by name, coefficients in the unit of the loss
+    estimates         the same with standard errors and intervals; without a bootstrap each says that none was made
+    residuals_log     ln loss - ln predicted, one a row, in the order given
+    delta             Huber's threshold; infinite for squares, 0 for absolute residuals; `delta_rule` says whose it is
+    beyond_delta_frac the share of rows whose residual is larger; None where there is no threshold
+    noise_log         root mean square of residuals_log, corrected for the fitted parameters; None without spare rows
+    noise_loss        the same of loss - predicted, in the unit of the loss
+    draws             by parameter name [num_draws], or None; NaN where a draw did not converge
+    column_ranges     smallest and largest value of each column, and of size times tokens, that the rows have
     """
 
     law: laws.Law
@@ -38,6 +57,8 @@ class SurfaceFit:
     residuals_log: np.ndarray
     objective: str
     delta: float
+    delta_rule: str
+    beyond_delta_frac: float | None
     certificate: solver.Certificate
     warnings: tuple[Flag, ...]
     num_rows: int
@@ -62,11 +83,16 @@ class SurfaceFit:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Refit:
-    """What a bootstrap needs to fit the same rows again under other weights."""
+    """What it takes to fit the same rows again: under other weights, or with a parameter held."""
 
-    problem: solver.Problem
+    bound: Bound
     weights: np.ndarray
     parameters_P: np.ndarray
+    starts_SP: np.ndarray  # centred, where the search began
+
+    @property
+    def problem(self) -> Problem:
+        return self.bound.problem
 
 
 def fit_surface(
@@ -75,15 +101,16 @@ def fit_surface(
     law: laws.Law | str,
     *,
     objective: str = "huber_log",
-    delta: float = 1e-3,
+    delta: float | str = 1e-3,
     weights: Sequence | np.ndarray | None = None,
 ) -> SurfaceFit:
-    """Fit `law` to rows: the global minimum of sum_i w_i Huber_delta(ln loss_i - ln predicted_i), certified.
+    """Fit `law` to rows: the global minimum of sum_i w_i rho(residual_i), certified.
 
     `columns` maps the law's column names to one positive number a row (units are free: a column times a constant
-    changes its coefficient and no prediction). `objective` "squares_log" is least squares of log residuals and
-    ignores `delta`. Raises BadInput for fewer rows than parameters, a column that does not vary, and any number
-    that is not finite and positive. Hoffmann et al. 2022, approach 3; Besiroglu et al. 2024 for the sum.
+    changes its coefficient and no prediction). `objective` is one of `OBJECTIVES`; `delta` is Huber's threshold, or
+    "auto": 1.345 x 1.4826 x the median absolute deviation of the residuals of this very fit, a fixed point. Raises
+    BadInput for fewer rows than parameters, a column that does not vary, a shape that these rows do not show, and any
+    number that is not finite and positive. Hoffmann et al. 2022, approach 3; Besiroglu et al. 2024 for the sum.
 
     >>> columns = {"compute_flops": [1e15, 1e16, 1e17]}
     >>> fit = fit_surface(columns, [4.0, 2.0, 1.0], "pure")
@@ -91,133 +118,122 @@ def fit_surface(
     0.30103
     """
     law = laws.law(law)
-    if objective not in OBJECTIVES:
-        raise BadInput(f"objective is {objective!r}; choose one of {', '.join(OBJECTIVES)}")
-    if not delta > 0:
-        raise BadInput(f"delta is {delta}; the Huber threshold of a log residual is above 0, 1e-3 by custom")
+    first_delta, raw = checked_objective(objective, delta)
     losses = tables.positive("loss", loss)
     arrays = tables.positive_columns(columns, law.columns, len(losses))
     weight_N = np.ones(len(losses)) if weights is None else tables.positive("weights", weights)
     if len(weight_N) != len(losses):
         raise BadInput(f"weights has {len(weight_N)} rows, loss {len(losses)}; give one a run")
-    if len(losses) < len(law.parameters):
-        raise BadInput(
-            f"{len(losses)} rows cannot fix the {len(law.parameters)} parameters of {law.equation}; add runs or fit a "
-            "law with fewer"
-        )
-    for name, values in arrays.items():
-        if np.ptp(np.log(values)) < 1e-9:
-            raise BadInput(f"{name} is {values[0]:g} in every row; a law in {name} needs runs that differ in it")
-    _refuse_one_line(arrays)
+    check_rows(law, arrays, num_parameters=len(law.parameters))
+    logs = {name: np.log(values) for name, values in arrays.items()}
+    bound = binding.bound(law, {"": logs}, {"": np.log(losses)}, delta=first_delta, raw=raw)
+    starts_SP = binding.starts(bound, weight_N)
+    bound, solution, rule = minimum(bound, starts_SP, weight_N, delta)
+    best_P = solution.parameters_RP[int(np.argmin(solution.objective_R))]
+    return described(
+        bound,
+        "",
+        arrays,
+        losses,
+        weight_N,
+        best_P,
+        objective=objective,
+        delta_rule=rule,
+        proof=solver.certificate(bound.problem, best_P, weight_N, solution.objective_R),
+        refit=_Refit(bound=bound, weights=weight_N, parameters_P=best_P, starts_SP=starts_SP),
+    )
 
-    threshold = delta if objective == "huber_log" else math.inf
-    problem = solver.problem(law.design({k: np.log(v) for k, v in arrays.items()}), np.log(losses), threshold)
-    signs = [next(p.sign for t in law.terms for p in t.powers if p.exponent == name) for name in law.exponents]
-    starts = solver.screen(problem, solver.exponent_grid(signs), weight_N, NUM_STARTS)
-    solution = solver.polish(problem, starts, weight_N)
-    best = int(np.argmin(solution.objective_R))
-    best_P = solution.parameters_RP[best]
-    proof = solver.certificate(problem, best_P, weight_N, solution.objective_R)
-    parameters = {name: float(value[0]) for name, value in _named(law, best_P[None], losses.min()).items()}
-    residuals = np.log(losses) - np.log(laws.predicted_loss(law, parameters, arrays))
+
+def checked_objective(objective: str, delta: float | str) -> tuple[float, bool]:
+    """The threshold that a problem is made with (where "auto" begins: 1e-3), and whether residuals are of the loss."""
+    if objective not in OBJECTIVES:
+        raise BadInput(f"objective is {objective!r}; choose one of {', '.join(OBJECTIVES)}")
+    kind, residual = objective.split("_")
+    if delta == "auto" and kind != "huber":
+        raise BadInput(f"delta is 'auto', and {objective} has no threshold; choose huber_log or huber_raw")
+    if delta != "auto" and (isinstance(delta, str) or not delta > 0):
+        raise BadInput(f"delta is {delta!r}; Huber's threshold is a number above 0, 1e-3 by custom, or 'auto'")
+    threshold = {"squares": math.inf, "absolute": 0.0, "huber": 1e-3 if delta == "auto" else float(delta)}[kind]
+    return threshold, residual == "raw"
+
+
+def minimum(
+    bound: Bound, starts_SP: np.ndarray, weight_N: np.ndarray, delta: float | str
+) -> tuple[Bound, solver.Solution, str]:
+    """The polished starts under the problem's threshold, or under the one that their own residuals settle at."""
+    problem = bound.problem
+    if delta != "auto":
+        rule = {0.0: "none: absolute residuals", math.inf: "none: least squares"}.get(problem.delta, "given")
+        return bound, solver.polish(problem, starts_SP, weight_N), rule
+    unit = math.exp(problem.log_loss_N.mean()) if problem.raw else 1.0
+    problem = dataclasses.replace(problem, delta=problem.delta * unit)
+    rule = f"auto: 1.345 x 1.4826 MAD of the residuals, not settled after {MAX_AUTO_ROUNDS} rounds"
+    for round_ in range(1, MAX_AUTO_ROUNDS + 1):
+        solution = solver.polish(problem, starts_SP, weight_N)
+        starts_SP = solver.centred(problem, solution.parameters_RP)
+        best_RP = starts_SP[int(np.argmin(solution.objective_R))][None]
+        residual_N = residuals(problem, best_RP, problem.log_loss_N[None])[0][0]
+        spread = float(np.median(np.abs(residual_N - np.median(residual_N))))
+        wanted = max(AUTO_DELTA * spread, SMALLEST_AUTO_DELTA * unit)
+        if abs(wanted / problem.delta - 1) < AUTO_DELTA_SETTLED:
+            rule = f"auto: 1.345 x 1.4826 MAD of the residuals, settled in {round_} rounds"
+            break
+        problem = dataclasses.replace(problem, delta=wanted)
+    return dataclasses.replace(bound, problem=problem), solution, rule
+
+
+def described(
+    bound: Bound,
+    group: Hashable,
+    arrays: Mapping[str, np.ndarray],
+    losses: np.ndarray,
+    weight_N: np.ndarray,
+    parameters_P: np.ndarray,
+    *,
+    objective: str,
+    delta_rule: str,
+    proof: solver.Certificate,
+    refit: _Refit | None,
+) -> SurfaceFit:
+    """What a minimum says of a group's rows."""
+    law, delta = bound.law, bound.problem.delta
+    found = binding.named(bound, group, parameters_P[None], losses.min())
+    parameters = {name: float(value[0]) for name, value in found.items()}
+    residuals_log = np.log(losses) - np.log(laws.predicted_loss(law, parameters, arrays))
+    residuals_loss = losses * -np.expm1(-residuals_log)
     spare = len(losses) - len(law.parameters)
     unit_N = weight_N / weight_N.sum()
 
     def scatter(residual_N: np.ndarray) -> float | None:
-        return math.sqrt(float(unit_N @ residual_N**2) * len(losses) / spare) if spare else None
+        return math.sqrt(float(unit_N @ residual_N**2) * len(losses) / spare) if spare > 0 else None
 
-    warnings = [*tables.duplicates({**arrays, "loss": losses}), *_diagnosed(law, parameters, losses, arrays, proof)]
+    beyond = np.abs(residuals_loss if bound.problem.raw else residuals_log) > delta
+    warnings = [*tables.duplicates({**arrays, "loss": losses}), *diagnosed(law, parameters, losses, arrays, proof)]
+    if "not settled" in delta_rule:
+        warnings.append(Flag(code="delta_not_settled", message=f"delta {delta:.3g} is no fixed point: {delta_rule}"))
     return SurfaceFit(
         law=law,
         parameters=parameters,
         estimates={name: estimate(value, method="point fit") for name, value in parameters.items()},
-        residuals_log=residuals,
+        residuals_log=residuals_log,
         objective=objective,
-        delta=threshold,
+        delta=delta,
+        delta_rule=delta_rule,
+        beyond_delta_frac=float(beyond.mean()) if 0 < delta < math.inf else None,
         certificate=proof,
         warnings=tuple(warnings),
         num_rows=len(losses),
         column_ranges={name: (float(v.min()), float(v.max())) for name, v in _with_compute(arrays).items()},
-        noise_log=scatter(residuals),
-        noise_loss=scatter(losses * -np.expm1(-residuals)),
-        refit=_Refit(problem=problem, weights=weight_N, parameters_P=best_P),
+        noise_log=scatter(residuals_log),
+        noise_loss=scatter(residuals_loss),
+        refit=refit,
     )
-
-
-def _refuse_one_line(arrays: Mapping[str, np.ndarray]) -> None:
-    """BadInput where the columns follow one another: one budget, or one ratio of tokens to size."""
-    logs = np.stack([np.log(values) for values in arrays.values()], axis=1)
-    unit = (logs - logs.mean(axis=0)) / logs.std(axis=0)
-    # A hundredth: whole steps and rounded sizes scatter a single budget by less, two budgets a factor 2 apart by more.
-    if len(arrays) > 1 and np.linalg.svd(unit, compute_uv=False)[-1] / math.sqrt(len(unit)) < 0.01:
-        raise BadInput(
-            f"{' and '.join(arrays)} follow one another in all {len(unit)} rows (one budget, or one ratio); a law that "
-            "tells them apart needs runs off that line"
-        )
 
 
 def _with_compute(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The columns, and size times tokens where both are there: a run can be large by the product alone."""
     sizes = [name for name in ("flops_per_token", "num_params") if name in columns and "num_tokens" in columns]
     return {**columns, **{f"{name} x num_tokens": columns[name] * columns["num_tokens"] for name in sizes}}
-
-
-def _named(law: laws.Law, parameters_RP: np.ndarray, smallest_loss: float) -> dict[str, np.ndarray]:
-    """By name, coefficients out of their logarithms; a floor at the solver's bound is the zero that it stands for."""
-    count = len(law.coefficients)
-    with np.errstate(over="ignore"):
-        values_RP = np.concatenate([np.exp(parameters_RP[:, :count]), parameters_RP[:, count:]], axis=1)
-    by_name = dict(zip(law.parameters, values_RP.T, strict=True))
-    if law.floor is not None:
-        by_name[law.floor] = np.where(by_name[law.floor] < 1e-9 * smallest_loss, 0.0, by_name[law.floor])
-    return by_name
-
-
-def _diagnosed(law, parameters, losses, arrays, proof) -> list[Flag]:
-    flags = []
-    if not proof.certified:
-        flags.append(Flag(code="not_certified", message=f"the minimum of {law.name} is not proven: {proof.why_not}"))
-    if len(losses) < 2 * len(law.parameters):
-        flags.append(
-            Flag(
-                code="few_rows", message=f"{len(losses)} rows for {len(law.parameters)} parameters: intervals are rough"
-            )
-        )
-    if law.floor is not None and parameters[law.floor] < 0.02 * losses.min():
-        flags.append(
-            Flag(
-                code="floor_not_identified",
-                message=f"{law.floor} is {parameters[law.floor]:.3g}, next to nothing of the smallest loss "
-                f"{losses.min():.4g}: the rows do not show an irreducible loss, extrapolate with care",
-            )
-        )
-    for term in law.terms:
-        for power in term.powers:
-            value = parameters[power.exponent]
-            if power.sign < 0 and not 0 < value < 2.5:
-                flags.append(
-                    Flag(
-                        code="exponent_implausible",
-                        message=f"{power.exponent} is {value:.3g}: no fall with {power.column} is seen",
-                    )
-                )
-    if proof.condition_number > 1e7:
-        flags.append(
-            Flag(
-                code="ill_conditioned",
-                message=f"the condition number is {proof.condition_number:.1e}: some parameters are not told apart by "
-                "these rows, only their combination",
-            )
-        )
-    for name, values in arrays.items():
-        if values.max() / values.min() < 4:
-            flags.append(
-                Flag(
-                    code="narrow_range",
-                    message=f"{name} spans {values.max() / values.min():.2g} times; its exponent needs 4 or more",
-                )
-            )
-    return flags
 
 
 def bootstrap(
@@ -232,31 +248,43 @@ def bootstrap(
 
     `units` labels each row (rows of one run, or of one budget where budgets share an error, carry one label; None:
     every row its own). `counts` [draws, rows] overrides them, so that several groups can be drawn jointly
-    (`intervals.joint_counts`). Each draw starts at the fitted point. Refits that do not converge are NaN in `draws`
-    and are flagged.
+    (`intervals.joint_counts`). Each draw starts at the fitted point, and keeps delta. Refits that do not converge are
+    NaN in `draws` and are flagged.
     """
-    assert fit.refit is not None
+    if fit.refit is None:
+        raise BadInput("this fit shares parameters with other groups; draw them together with bootstrap_shared")
     if counts is None:
         labels = list(range(fit.num_rows)) if units is None else list(units)
         if len(labels) != fit.num_rows:
             raise BadInput(f"units has {len(labels)} labels, the fit {fit.num_rows} rows; give one a row")
         counts = intervals.joint_counts({"": labels}, draws=draws, seed=seed)[""]
-    problem, weights = fit.refit.problem, fit.refit.weights
-    start_RP = np.repeat(solver.centred(problem, fit.refit.parameters_P[None]), len(counts), axis=0)
+    parameters_RP = redrawn(fit.refit.problem, fit.refit.parameters_P, fit.refit.weights * counts)
+    smallest = float(np.exp(fit.refit.problem.log_loss_N.min()))
+    return with_draws(fit, binding.named(fit.refit.bound, "", parameters_RP, smallest))
+
+
+def redrawn(problem: Problem, parameters_P: np.ndarray, weight_RN: np.ndarray) -> np.ndarray:
+    """Minima [R, P] under other weights, from the point of the fit; NaN where one is not reached."""
+    start_RP = np.repeat(solver.centred(problem, parameters_P[None]), len(weight_RN), axis=0)
+    size = int(np.clip(120_000 // len(problem.log_loss_N), 16, 500))  # of a batch: its arrays stay in the cache
     parts = [
-        solver.polish(problem, start_RP[i : i + 500], weights * counts[i : i + 500]) for i in range(0, len(counts), 500)
+        solver.polish(problem, start_RP[i : i + size], weight_RN[i : i + size]) for i in range(0, len(start_RP), size)
     ]
     parameters_RP = np.concatenate([part.parameters_RP for part in parts])
-    converged_R = np.concatenate([part.converged_R for part in parts])
-    parameters_RP[~converged_R] = np.nan
-    by_name = _named(fit.law, parameters_RP, float(np.exp(problem.log_loss_N.min())))
-    method = f"percentiles of {len(counts)} bootstrap draws by unit"
+    parameters_RP[~np.concatenate([part.converged_R for part in parts])] = np.nan
+    return parameters_RP
+
+
+def with_draws(fit: SurfaceFit, by_name: dict[str, np.ndarray]) -> SurfaceFit:
+    """`fit` with the percentile intervals of draws of its parameters."""
+    lost = np.isnan(by_name[fit.law.parameters[0]])
+    method = f"percentiles of {len(lost)} bootstrap draws by unit"
     warnings = list(fit.warnings)
-    if not converged_R.all():
+    if lost.any():
         warnings.append(
             Flag(
                 code="draws_not_converged",
-                message=f"{np.mean(~converged_R):.1%} of {len(counts)} bootstrap refits did not converge: left out",
+                message=f"{np.mean(lost):.1%} of {len(lost)} bootstrap refits did not converge: left out",
             )
         )
     return dataclasses.replace(
@@ -265,6 +293,84 @@ def bootstrap(
         estimates={name: estimate(v, by_name[name], method=method) for name, v in fit.parameters.items()},
         warnings=tuple(warnings),
     )
+
+
+def refit_held(
+    fit: SurfaceFit, name: str, values: Sequence[float] | np.ndarray
+) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
+    """The least objective with one parameter held at each of `values` [V]: objectives, parameters by name, converged.
+
+    For profiles. `name` is an exponent, a shape, or the floor (0 takes it out of the law). All values are polished in
+    one batch, from the fitted point and from where the fit began; then each from its neighbours' minima, so that a
+    profile has no step that a start made. Raises BadInput for another parameter, or a value that it cannot take.
+    """
+    if fit.refit is None:
+        raise BadInput("this fit shares parameters with other groups; it has no profile of its own")
+    bound, weight_N = fit.refit.bound, fit.refit.weights
+    problem, count = bound.problem, bound.problem.num_coefficients
+    place = bound.index[""].get(name, -1)
+    held_at_V = _held_coordinates(bound, name, values)
+    guesses_SM = np.concatenate([fit.refit.parameters_P[None, count:], fit.refit.starts_SP[:, count:]])
+    starts_VSP = np.empty((len(held_at_V), len(guesses_SM), problem.num_parameters))
+    for v, held_at in enumerate(held_at_V):
+        fixed_Q = np.full(count, np.nan)
+        if place < count:
+            fixed_Q[place] = held_at
+        else:
+            guesses_SM[:, place - count] = held_at
+        starts_VSP[v] = solver.starts(problem, guesses_SM, weight_N, fixed_Q)[0]
+    held_P = np.arange(problem.num_parameters) == place
+
+    def best_of(starts_VSP: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        solution = solver.polish(problem, starts_VSP.reshape(-1, problem.num_parameters), weight_N, held=held_P)
+        shape = starts_VSP.shape[:2]
+        objective_VS = solution.objective_R.reshape(shape)
+        # A point that is no minimum is taken only where there is no other.
+        rank_VS = np.where(solution.converged_R.reshape(shape), objective_VS, np.inf)
+        pick = (
+            np.arange(shape[0]),
+            np.argmin(np.where(np.isinf(rank_VS).all(1, keepdims=True), objective_VS, rank_VS), 1),
+        )
+        return (
+            objective_VS[pick],
+            solution.parameters_RP.reshape(*shape, -1)[pick],
+            solution.converged_R.reshape(shape)[pick],
+        )
+
+    objective_V, parameters_VP, converged_V = best_of(starts_VSP)
+    order = np.argsort(held_at_V)
+    found_VP = solver.centred(problem, parameters_VP)
+    neighbours = np.empty((len(order), 2, problem.num_parameters))
+    for side, shifted in enumerate((np.roll(order, 1), np.roll(order, -1))):
+        neighbours[order, side] = found_VP[shifted]
+    neighbours[:, :, place] = held_at_V[:, None]
+    again_V, again_VP, again_converged_V = best_of(neighbours)
+    better_V = again_converged_V & (~converged_V | (again_V < objective_V))
+    parameters_VP = np.where(better_V[:, None], again_VP, parameters_VP)
+    smallest = float(np.exp(problem.log_loss_N.min()))
+    return (
+        np.where(better_V, again_V, objective_V),
+        binding.named(bound, "", parameters_VP, smallest),
+        converged_V | better_V,
+    )
+
+
+def _held_coordinates(bound: Bound, name: str, values: Sequence[float] | np.ndarray) -> np.ndarray:
+    """`values` of a parameter as the solver holds them."""
+    law = bound.law
+    shapes = {shape.name: shape for shape in law.shapes if shape.centre is None}
+    if name not in (law.floor, *law.exponents, *shapes):
+        known = ", ".join(n for n in (law.floor, *law.exponents, *shapes) if n)
+        raise BadInput(f"{name!r} cannot be held in {law.name}; choose an exponent, a shape or the floor: {known}")
+    held = np.atleast_1d(np.asarray(values, dtype=float))
+    logarithmic = name == law.floor or (name in shapes and shapes[name].positive)
+    bad = ~np.isfinite(held) | (held < 0 if name == law.floor else held <= 0 if logarithmic else False)
+    if bad.any():
+        raise BadInput(f"{name} cannot be held at {held[bad][0]:g}; give a finite number above zero")
+    if not logarithmic:
+        return held
+    with np.errstate(divide="ignore"):
+        return np.maximum(np.log(held), solver.lowest(bound.problem) if name == law.floor else -np.inf)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

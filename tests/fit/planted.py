@@ -74,3 +74,56 @@ def grid(
 def only(table: dict[str, list], group: str) -> dict[str, np.ndarray]:
     rows = [row for row, name in enumerate(table["group"]) if name == group]
     return {name: np.array([values[row] for row in rows]) for name, values in table.items()}
+
+
+# Each named law with values near those that it was published with.
+LAWS = {
+    "chinchilla": CHINCHILLA,
+    "tied": {"E": 1.508, "A": 113.7, "B": 152.0, "alpha": 0.2425},
+    "smelt": {"E": 1.2, "A": 600.0, "K": 1200.0, "a": 0.24, "b": 0.13, "c": 0.31},
+    "flops_tokens": {"E": 1.2, "A": 600.0, "K": 1200.0, "a": 0.24, "c": 0.31},
+    "pure": {"A": 60.0, "alpha": 0.07},
+    "saturating": {"E": 1.7, "A": 900.0, "alpha": 0.15},
+    "iso_depth": {"E": 1.57, "A": 45.0, "B": 2200.0, "alpha": 0.199, "beta": 0.369, "phi": 0.46},
+    "data_constrained": {"E": 1.87, "A": 521.0, "B": 1488.0, "alpha": 0.353, "beta": 0.353, "r_tokens": 15.4},
+    "data_constrained_params": {
+        **{"E": 1.87, "A": 521.0, "B": 1488.0, "alpha": 0.353, "beta": 0.353},
+        **{"r_params": 5.3, "r_tokens": 15.4},
+    },
+    "kaplan": {"K": 20.1, "alpha_D": 0.095, "ratio": 0.8, "balance": -5.9},
+    "gamma": {"E": 1.6, "K": 577.0, "gamma": 0.6, "alpha": 0.5, "beta": 0.55, "balance": -1.61},
+    "moe_sparsity": {
+        **{"E": 1.2, "A": 250.0, "B": 1900.0, "C": 0.35, "G": 40.0},
+        **{"alpha": 0.32, "beta": 0.36, "lambda": 0.4, "delta": -0.25, "gamma": 0.25},
+    },
+    "active_total": {"E": 1.5, "A": 250.0, "B": 1900.0, "alpha": 0.18, "gamma": 0.12, "beta": 0.36},
+    "routed": {"K": 12.7, "a": -0.082, "b": -0.108, "c": 0.009, "experts_start": 1.85, "experts_max": 314.0},
+}
+
+
+def columns_of(law: fit.Law, seed: int = 0, num_rows: int = 120) -> dict[str, np.ndarray]:
+    """The law's columns: sizes and tokens over three decades, experts, passes and repeats as papers vary them."""
+    generator = np.random.default_rng(seed)
+
+    def between(low: float, high: float) -> np.ndarray:
+        return np.exp(generator.uniform(np.log(low), np.log(high), num_rows))
+
+    size = between(2e7, 1e10)
+    tokens = size * between(1, 300)
+    density = generator.choice([1.0, 0.5, 0.25, 0.1, 0.05, 0.02], num_rows)
+    looped = generator.uniform(0.3, 0.8, num_rows)
+    columns = {
+        "num_params": size,
+        "num_tokens": tokens,
+        "compute_flops": 6 * size * tokens,
+        "flops_per_token": 6 * size * density,
+        "density": density,
+        "num_params_once": size * (1 - looped),
+        "num_params_recurrent": size * looped,
+        "num_passes": generator.choice([1.0, 2.0, 4.0, 8.0], num_rows),
+        "num_unique_tokens": tokens / between(1, 60),
+        "num_useful_params": size / between(1, 30),
+        "num_params_active": size * density**0.8 * between(0.8, 1.2),
+        "num_experts": generator.choice(2.0 ** np.arange(10), num_rows),
+    }
+    return {name: columns[name] for name in law.columns}

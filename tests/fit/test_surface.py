@@ -8,7 +8,8 @@ import pytest
 
 from smelt import fit
 from smelt.errors import BadInput
-from tests.fit.planted import CHINCHILLA, chinchilla_twin
+from smelt.fit.surface import OBJECTIVES, refit_held
+from tests.fit.planted import CHINCHILLA, LAWS, chinchilla_twin, columns_of
 
 
 def noise_free(parameters: dict, num_rows: int = 40, seed: int = 3) -> tuple[dict, np.ndarray]:
@@ -132,6 +133,149 @@ def test_least_squares_of_log_residuals_is_what_it_says():
     assert found.certificate.objective == pytest.approx(0.5 * np.sum(found.residuals_log**2), rel=1e-9)
     robust = fit.fit_surface(columns, losses, "chinchilla", delta=10.0)
     assert robust.parameters["alpha"] == pytest.approx(found.parameters["alpha"], rel=1e-6)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_objective_finds_a_noise_free_surface_and_certifies(objective):
+    columns, losses = noise_free(CHINCHILLA)
+    found = fit.fit_surface(columns, losses, "chinchilla", objective=objective)
+    assert found.certificate.certified, found.certificate.why_not
+    for name, value in CHINCHILLA.items():
+        assert found.parameters[name] == pytest.approx(value, rel=1e-6)
+
+
+def sum_of(objective: str, delta: float, columns: dict, losses: np.ndarray, parameters: dict) -> float:
+    """The objective as its name says it, written a second time."""
+    predicted = fit.predicted_loss(fit.CHINCHILLA, parameters, columns)
+    size = np.abs(losses - predicted if objective.endswith("raw") else np.log(losses / predicted))
+    if objective.startswith("absolute"):
+        return float(np.sum(size))
+    if objective.startswith("squares"):
+        return float(np.sum(size**2 / 2))
+    return float(np.sum(np.where(size <= delta, size**2 / 2, delta * (size - delta / 2))))
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_no_step_away_from_the_fitted_point_lowers_its_objective(objective):
+    columns, losses = chinchilla_twin(seed=6)
+    found = fit.fit_surface(columns, losses, "chinchilla", objective=objective)
+    assert found.certificate.certified, found.certificate.why_not
+    assert found.certificate.num_starts_agreeing >= 2
+    least = sum_of(objective, found.delta, columns, losses, found.parameters)
+    assert found.certificate.objective == pytest.approx(least, rel=1e-9)
+    generator = np.random.default_rng(0)
+    for size in (1e-2, 1e-4, 1e-6):
+        for _ in range(50):
+            moved = {name: value * (1 + size * generator.normal()) for name, value in found.parameters.items()}
+            assert sum_of(objective, found.delta, columns, losses, moved) >= least * (1 - 1e-10)
+
+
+def test_least_squares_of_raw_residuals_is_scipy_s():
+    from scipy.optimize import least_squares
+
+    columns, losses = chinchilla_twin(seed=6)
+    found = fit.fit_surface(columns, losses, "chinchilla", objective="squares_raw")
+    start = np.array(list(CHINCHILLA.values()))
+    theirs = least_squares(
+        lambda factor: (
+            fit.predicted_loss(fit.CHINCHILLA, dict(zip(CHINCHILLA, start * factor, strict=True)), columns) - losses
+        ),
+        np.ones(5),
+        **dict.fromkeys(("ftol", "xtol", "gtol"), 1e-14),
+    )
+    assert found.certificate.objective == pytest.approx(theirs.cost, rel=1e-9)
+    for name, value in zip(CHINCHILLA, start * theirs.x, strict=True):
+        assert found.parameters[name] == pytest.approx(value, rel=1e-4)
+
+
+def test_least_absolute_deviations_meet_as_many_rows_as_there_are_parameters():
+    columns, losses = chinchilla_twin(seed=6)
+    found = fit.fit_surface(columns, losses, "chinchilla", objective="absolute_log")
+    assert np.sum(np.abs(found.residuals_log) < 1e-8) == 5
+    assert found.delta == 0.0
+    assert found.beyond_delta_frac is None
+    nearly = fit.fit_surface(columns, losses, "chinchilla", delta=1e-7)
+    assert found.parameters["alpha"] == pytest.approx(nearly.parameters["alpha"], rel=1e-3)
+    drawn = fit.bootstrap(found, draws=50)
+    assert np.isnan(drawn.draws["alpha"]).mean() <= 0.02
+
+
+def test_an_automatic_delta_is_a_fixed_point_that_follows_the_noise_and_the_unit():
+    columns, losses = chinchilla_twin(seed=8)
+    found = fit.fit_surface(columns, losses, "chinchilla", delta="auto")
+    spread = np.median(np.abs(found.residuals_log - np.median(found.residuals_log)))
+    assert found.delta == pytest.approx(1.345 * 1.4826 * spread, rel=1e-6)
+    assert found.delta_rule.startswith("auto: 1.345 x 1.4826 MAD of the residuals, settled in")
+    assert found.beyond_delta_frac == pytest.approx(np.mean(np.abs(found.residuals_log) > found.delta))
+    given = fit.fit_surface(columns, losses, "chinchilla", delta=found.delta)
+    assert given.parameters["alpha"] == pytest.approx(found.parameters["alpha"], rel=1e-6)
+    in_bits = [
+        fit.fit_surface(columns, losses / unit, "chinchilla", objective="huber_raw", delta="auto")
+        for unit in (1.0, math.log(2))
+    ]
+    assert in_bits[1].delta == pytest.approx(in_bits[0].delta / math.log(2), rel=1e-6)
+    assert in_bits[1].parameters["beta"] == pytest.approx(in_bits[0].parameters["beta"], rel=1e-6)
+
+
+def test_an_objective_that_is_none_and_a_delta_that_is_none_are_refused():
+    columns, losses = chinchilla_twin()
+    with pytest.raises(BadInput, match=r"'l1'.*absolute_log"):
+        fit.fit_surface(columns, losses, "chinchilla", objective="l1")
+    with pytest.raises(BadInput, match="squares_log has no threshold"):
+        fit.fit_surface(columns, losses, "chinchilla", objective="squares_log", delta="auto")
+    for delta in (0.0, -1.0, math.nan, "mad"):
+        with pytest.raises(BadInput, match="Huber's threshold is a number above 0"):
+            fit.fit_surface(columns, losses, "chinchilla", delta=delta)
+
+
+def test_a_held_parameter_stays_and_the_rest_is_at_its_own_minimum():
+    columns, losses = chinchilla_twin(seed=9, num_rows=80)
+    found = fit.fit_surface(columns, losses, "chinchilla")
+    values = found.parameters["alpha"] * np.linspace(0.8, 1.2, 9)
+    objective, parameters, converged = refit_held(found, "alpha", values)
+    assert converged.all()
+    np.testing.assert_array_equal(parameters["alpha"], values)
+    assert objective[4] == pytest.approx(found.certificate.objective, rel=1e-9)
+    assert (np.diff(objective[:5]) < 0).all()
+    assert (np.diff(objective[4:]) > 0).all()
+    for index in (0, 8):
+        # With alpha a number in the law, the other parameters are free: the same fit by another way.
+        law = fit.Law(
+            name="held", floor="E", terms=(fit.decay("A", num_params=values[index]), fit.decay("B", num_tokens="beta"))
+        )
+        other = fit.fit_surface(columns, losses, law)
+        assert other.certificate.objective == pytest.approx(objective[index], rel=1e-9)
+        assert other.parameters["beta"] == pytest.approx(parameters["beta"][index], rel=1e-5)
+
+
+def test_a_floor_held_at_zero_is_the_law_without_one():
+    columns, losses = chinchilla_twin(seed=9, num_rows=80)
+    found = fit.fit_surface(columns, losses, "chinchilla")
+    objective, parameters, converged = refit_held(found, "E", [0.0, 1.0, found.parameters["E"]])
+    assert converged.all()
+    np.testing.assert_allclose(parameters["E"], [0.0, 1.0, found.parameters["E"]], rtol=1e-12)
+    law = fit.Law(name="no_floor", floor=None, terms=fit.CHINCHILLA.terms)
+    without = fit.fit_surface(columns, losses, law)
+    assert objective[0] == pytest.approx(without.certificate.objective, rel=1e-6)
+    assert objective[2] == pytest.approx(found.certificate.objective, rel=1e-9)
+    assert objective[0] > objective[1] > objective[2]
+
+
+def test_a_shape_can_be_held_and_a_coefficient_cannot():
+    law, truth = fit.laws.DATA_CONSTRAINED, LAWS["data_constrained"]
+    columns = columns_of(law)
+    losses = fit.predicted_loss(law, truth, columns) * np.exp(0.003 * np.random.default_rng(1).standard_normal(120))
+    found = fit.fit_surface(columns, losses, law)
+    best = found.parameters["r_tokens"]
+    objective, parameters, converged = refit_held(found, "r_tokens", [best / 2, best, best * 2])
+    assert converged.all()
+    np.testing.assert_allclose(parameters["r_tokens"], [best / 2, best, best * 2], rtol=1e-12)
+    assert objective[1] == pytest.approx(found.certificate.objective, rel=1e-9)
+    assert min(objective[0], objective[2]) > objective[1]
+    with pytest.raises(BadInput, match="'A' cannot be held"):
+        refit_held(found, "A", [1.0])
+    with pytest.raises(BadInput, match="r_tokens cannot be held at 0"):
+        refit_held(found, "r_tokens", [0.0])
 
 
 def test_rows_of_one_unit_are_drawn_together_and_widen_the_interval():
