@@ -201,11 +201,10 @@ def _fit_table(
     if json:
         print_json(found.content)
         return EXIT_DONE
-    print("\n".join(reading_lines(path, len(found.table.rows), found.content["table"])))
+    lines = reading_lines(path, len(found.table.rows), found.content["table"])
     for name in ("estimates", "optima", "minima", "savings"):
-        if name in made:
-            print(f"\n{shown(made[name])}")
-    print("\n".join(["", *_warning_lines(found.content["warnings"])]), end="")
+        lines += ["", shown(made[name])] if name in made else []
+    print("\n".join([*lines, *warning_lines(found.content["warnings"])]))
     return EXIT_DONE
 
 
@@ -252,7 +251,7 @@ def _fit_experiment(
         return EXIT_DONE
     lines = [headline["sentence"] for headline in result["headline"].values()]
     lines += [part for table in (written.savings(result), written.exponents(result)) for part in ("", shown(table))]
-    print("\n".join([*lines, "", *_warning_lines(result["warnings"])]), end="")
+    print("\n".join([*lines, "", *(f"warning ({flag['code']}): {flag['message']}" for flag in result["warnings"])]))
     return EXIT_DONE
 
 
@@ -291,8 +290,17 @@ def reading_lines(path: Path, num_rows: int, read: Mapping[str, Any]) -> list[st
     return lines
 
 
-def _warning_lines(warnings: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [f"warning ({flag['code']}): {flag['message']}\n" for flag in warnings]
+def warning_lines(warnings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line a code and group: the first of it, and how many more there are (all stand in the JSON)."""
+    alike: dict[tuple, list[Mapping[str, Any]]] = {}
+    for flag in warnings:
+        alike.setdefault((flag["code"], flag.get("group")), []).append(flag)
+    lines = [""] if alike else []
+    for (code, group), flags in alike.items():
+        about = f"{group}: " if group else ""
+        more = f" (and {len(flags) - 1} more of this kind)" if len(flags) > 1 else ""
+        lines.append(f"warning ({code}): {about}{flags[0]['message']}{more}")
+    return lines
 
 
 def _write(made: Mapping[str, Any], folder: Path | None) -> None:
@@ -327,8 +335,8 @@ def predict(
     name: Asked,
     *,
     flops: Annotated[Numbers, arg(help="training FLOPs at which size, tokens and loss are best")] = (),
-    num_params: Annotated[float | None, arg(help="parameters of a run whose loss is wanted")] = None,
-    num_tokens: Annotated[float | None, arg(help="training tokens of that run")] = None,
+    num_params: Annotated[str | None, arg(help="parameters of a run whose loss is wanted: 7e9 or 7B")] = None,
+    num_tokens: Annotated[str | None, arg(help="training tokens of that run: 2e12 or 2T")] = None,
     run: Annotated[Words, arg(help="further columns of that run: flops_per_token=1e6")] = (),
     group: Annotated[str | None, arg(help="only this group or variant")] = None,
     fixed: Annotated[Words, arg(help="COLUMN=VALUE of the law's further columns: density=0.05")] = (),
@@ -345,8 +353,15 @@ def predict(
     from smelt.report import fits
 
     at_least("--draws", draws, 2)
-    columns = {"num_params": num_params, "num_tokens": num_tokens, **dict(assignments(flat(run), float))}
-    columns = {column: value for column, value in columns.items() if value is not None}
+    columns = {
+        **{
+            column: text
+            for column, text in (("num_params", num_params), ("num_tokens", num_tokens))
+            if text is not None
+        },
+        **dict(assignments(flat(run), str)),
+    }
+    columns = {column: _counted(column, text) for column, text in columns.items()}
     if not flat(flops) and not columns:
         raise BadInput("nothing is asked: give --flops X, or --num-params N --num-tokens D")
     groups, about = _fits_of(name, None, draws)
@@ -364,9 +379,19 @@ def predict(
         print_json(result)
         return EXIT_DONE
     flags = [flag for answer in (*result["optima"], *result["runs"]) for flag in answer["warnings"]]
-    print("\n\n".join([groups.law.equation, *map(shown, made.values())]))
-    print("\n".join(["", *_warning_lines(flags)]), end="")
+    lines = [part for table in made.values() for part in ("", shown(table))]
+    print("\n".join([groups.law.equation, *lines, *warning_lines(flags)]))
     return EXIT_DONE
+
+
+def _counted(column: str, text: str) -> float:
+    """A count as tables write it: 7e9, 7B."""
+    from smelt.foreign.cells import BadCell, number
+
+    try:
+        return number(text, "count")
+    except BadCell as error:
+        raise BadInput(f"{column} {error}") from None
 
 
 def savings(
@@ -409,7 +434,7 @@ def savings(
         print_json(result)
         return EXIT_DONE
     flags = [flag for by_kind in result["savings"].values() for flag in _flags(by_kind)]
-    print("\n".join([shown(made), "", *_warning_lines(flags)]), end="")
+    print("\n".join([shown(made), *warning_lines(flags)]))
     return EXIT_DONE
 
 

@@ -52,6 +52,12 @@ OWN_LABEL = {"label", "seed"}  # may be empty; an empty group, pair, run or unit
 
 SUFFIXES = {"k": 3, "K": 3, "m": 6, "M": 6, "b": 9, "B": 9, "G": 9, "t": 12, "T": 12, "P": 15}
 BYTE_SUFFIXES = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+SUFFIXES_MEANT = {
+    "count": f", or one with {' '.join(SUFFIXES)}",
+    "bytes": f", or one with {' '.join(BYTE_SUFFIXES)}",
+    "share": ", or one with %",
+    "loss": " without letters",
+}
 MISSING = {"", "na", "n/a", "null", "none"}
 NUMBER = re.compile(r"([+-]?(?:\d{1,3}(?:[,_]\d{3})+|\d+|(?=\.\d))(?:\.\d*)?)([eE][+-]?\d+)?\s*([A-Za-z]*|%)")
 COMPARISON = re.compile(r"<=|>=|!=|==|<|>|=")
@@ -141,8 +147,7 @@ def number(cell: Any, kind: str) -> float:
         return float(digits + exponent) * BYTE_SUFFIXES[suffix]
     if kind == "count" and suffix in SUFFIXES and not exponent:
         return float(f"{digits}e{SUFFIXES[suffix]}")  # one rounding, as if the zeros had been written
-    known = {"count": " ".join(SUFFIXES), "bytes": " ".join(BYTE_SUFFIXES), "share": "%", "loss": "none"}[kind]
-    raise BadCell(f"is {text!r}: expected a number (letters after a {kind}: {known})")
+    raise BadCell(f"is {text!r}: expected a number{SUFFIXES_MEANT[kind]}")
 
 
 def comparison(path: Any, header: Sequence[str], text: str) -> Callable[[Mapping[str, Any]], str | None]:

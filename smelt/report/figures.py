@@ -155,8 +155,8 @@ def saving_against_compute(axes: Axes, analysis: Analysis) -> None:
                 markersize=5,
             )
             drawn += [v for v in (estimate["value"], estimate["low"], estimate["high"]) if v is not None]
-        if not np.isnan(values[-1]):
-            ends[name] = (curve["compute_flops"][-1], values[-1])
+        if known := np.flatnonzero(~np.isnan(values)).tolist():
+            ends[name] = (curve["compute_flops"][known[-1]], values[known[-1]])
     if not ends:
         axes.text(0.5, 0.5, "no saving could be estimated", transform=axes.transAxes, ha="center", color=style.SOFT)
     else:

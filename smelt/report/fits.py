@@ -48,9 +48,9 @@ def estimates(content: Mapping[str, Any]) -> Table:
                     estimate["reason"] or "",
                 ]
             )
-    headings = {"quantity": False, "estimate [95 %]": True, "s.e.": True, "": False}
+    headings = {"quantity": False, "estimate": True, "s.e.": True, "": False}
     method = content["fit"]["method"]
-    note = f"{method['law']['equation']}; {content['table']['loss_unit']}. {method['surface']}."
+    note = f"{method['law']['equation']}; {content['table']['loss_unit']}; intervals are 95 %. {method['surface']}."
     lacking = [f"{name}: {why['surface']}" for name, why in _reasons(content) if "surface" in why]
     return _made({"group": False, **headings} if several else headings, rows, " ".join([note, *lacking]))
 

@@ -80,10 +80,12 @@ def significant(estimate: Mapping[str, Any] | None, digits: int = 4) -> str:
 
 def short(value: float, digits: int = 4) -> str:
     """
-    >>> short(482.013), short(2085430.0), short(0.34781)
-    ('482', '2.085e6', '0.3478')
+    >>> short(482.013), short(2085.43), short(2085430.0), short(0.34781), short(0.000034781)
+    ('482', '2085', '2.085e6', '0.3478', '3.478e-5')
     """
-    mantissa, _, exponent = f"{value:.{digits}g}".partition("e")
+    rounded = float(f"{value:.{digits}g}")
+    text = f"{rounded:.6g}" if 1e-3 <= abs(rounded) < 1e5 or rounded == 0 else f"{value:.{digits - 1}e}"
+    mantissa, _, exponent = text.partition("e")
     return Cell(mantissa.replace("-", MINUS) + (f"e{int(exponent)}" if exponent else ""), value)
 
 
