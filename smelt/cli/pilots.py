@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from smelt.cli.words import say
+from smelt.cli.words import rows_of
 from smelt.errors import BadInput
 
 
@@ -13,6 +13,7 @@ from smelt.errors import BadInput
 class Pilot:
     """What a plan starts from.
 
+    fixed          columns of the law that the grid holds
     noise          None until it is known; noise_source says in words where it comes from
     noise_factors  the 95 % interval of the noise relative to itself, None where it was given
     covered_flops  smallest and largest compute of the runs behind the law, None without any
@@ -23,6 +24,7 @@ class Pilot:
     parameters: dict[str, float]
     flops_per_unit: float | None
     source: str
+    fixed: Mapping[str, float] = dataclasses.field(default_factory=dict)
     noise: Any = None
     noise_source: str = "given"
     noise_factors: tuple[float, float] | None = None
@@ -40,45 +42,91 @@ def of_numbers(law: str, parameters: Mapping[str, float], flops_per_unit: float 
 
 
 def of_json(path: Path, flops_per_unit: float | None) -> Pilot:
-    """The surface of `smelt fit --csv FILE --out FIT.json`, or of the reference in an experiment's analysis."""
+    """The fit of a table (`smelt fit --csv FILE --out FIT.json`), or the analysis of an experiment (fits/NAME.json)."""
+    from smelt import fitted
     from smelt.files import read_json
+
+    content = read_json(path)
+    if isinstance(content, dict) and content.get("content") == fitted.CONTENT:
+        return _of_table(path, flops_per_unit)
+    try:
+        reference = content["reference"]
+        group = content["losses"]["val_loss_nats"]["groups"][reference]
+        surface = group["surface"]
+        return _of_surface(f"{path}, {reference}", surface, tuple(group["compute_range_flops"]), flops_per_unit)
+    except (KeyError, TypeError):
+        raise BadInput(
+            f"{path} holds no fitted surface: give what smelt fit --out wrote, or --law and --parameters"
+        ) from None
+
+
+def _of_surface(
+    where: str, surface: Mapping[str, Any], covered: tuple[float, float], flops_per_unit: float | None
+) -> Pilot:
     from smelt.fit import laws, noise
 
-    found = read_json(path)
-    if not isinstance(found, dict):
-        raise BadInput(f"{path} holds no fit: give what smelt fit --out wrote")
-    where = str(path)
-    if "losses" in found:
-        analysed = found["losses"].get("val_loss_nats") or {"groups": {}}
-        where = f"{path}, {found['reference']}"
-        found = (analysed["groups"].get(found["reference"]) or {}).get("surface") or {}
-    if not {"law", "parameters", "noise_log"} <= found.keys():
-        raise BadInput(f"{where} holds no fitted surface: fit one (smelt fit), or give --law and --parameters")
-    law = laws.law(found["law"]["name"])
-    size = next((name for name in ("flops_per_token", "num_params") if name in law.columns), None)
-    covered = found.get("column_ranges", {}).get(f"{size} x num_tokens")
-    k = 1.0 if size == "flops_per_token" else flops_per_unit
-    level = found["noise_log"]
+    level = surface["noise_log"]
     return Pilot(
-        law=law,
-        parameters=dict(found["parameters"]),
+        law=laws.law(surface["law"]["name"]),
+        parameters=dict(surface["parameters"]),
         flops_per_unit=flops_per_unit,
         source=f"the fit in {where}",
         noise=None if level is None else noise.given_noise(level),
         noise_source=f"residuals of the fit in {where}; pairs are taken to share none",
-        covered_flops=None if covered is None or k is None else (covered[0] * k, covered[1] * k),
+        covered_flops=covered,
     )
+
+
+def _of_table(path: Path, flops_per_unit: float | None) -> Pilot:
+    """The fit made again from its rows, which tell the noise of pairs and seeds too."""
+    from smelt import fit, fitted
+
+    made = fitted.asked(path)
+    groups, table = made.groups, made.table
+    surface = groups.surfaces[groups.reference]
+    if surface is None:
+        raise BadInput(f"{path} has no surface of {groups.reference}: {groups.reasons[groups.reference]['surface']}")
+    fixed = dict(groups.frontier_options[groups.reference])
+    k = fixed.pop("flops_per_unit", None)
+    own, covered = groups.rows[groups.reference], groups.compute_range_flops[groups.reference]
+    budgets = own.get("budget_flops", own.get("train_flops"))
+    rows = {**table.columns, **table.texts}
+    noise, source, factors, warnings = _noise_of(rows, groups.law, table.loss, f"{path}")
+    return Pilot(
+        law=groups.law,
+        parameters=surface.parameters,
+        flops_per_unit=k if flops_per_unit is None else flops_per_unit,
+        fixed=fixed,
+        source=f"{groups.law.name} fitted to {surface.num_rows} rows of {table.path}",
+        noise=noise,
+        noise_source=source,
+        noise_factors=factors,
+        covered_flops=covered,
+        standing=None if budgets is None else fit.standing_points(own, budgets),
+        warnings=(*surface.warnings, *warnings),
+    )
+
+
+def _noise_of(rows: Mapping[str, Any], law: Any, loss_column: str, name: str) -> tuple[Any, str, Any, tuple[Any, ...]]:
+    """(noise or None, where it comes from or why there is none, its interval's factors, warnings)."""
+    from smelt import fit
+
+    try:
+        told = fit.noise_from_rows(rows, law, loss_column=loss_column)
+    except BadInput as error:
+        return None, str(error), None, ()
+    factors = None if told.factor_low is None or told.factor_high is None else (told.factor_low, told.factor_high)
+    return told.noise, f"{told.source} of {name}", factors, told.warnings
 
 
 def of_experiment(name: str, law_name: str | None, flops_per_unit: float | None) -> Pilot:
     """The law fitted to the reference's runs, the noise of all runs and their seeds, and the grid that stands."""
-    from smelt import experiment as experiments
     from smelt import fit
     from smelt.analysis import LOSS
     from smelt.fit import laws
 
-    experiment = experiments.load(name)
-    rows = [row for row in _rows(experiment) if row["outcome"] == "finished" and row["role"] in ("grid", "seed")]
+    experiment, rows = rows_of(name)
+    rows = [row for row in rows if row["outcome"] == "finished" and row["role"] in ("grid", "seed")]
     reference = experiment.grid.reference
     own = [row for row in rows if row["variant"] == reference and row["role"] == "grid"]
     if not own:
@@ -98,41 +146,19 @@ def of_experiment(name: str, law_name: str | None, flops_per_unit: float | None)
 
     fitted = fit.fit_surface(table(own), table(own)["loss_nats"], law)
     budgets = [row["budget_flops"] for row in own]
-    warnings, estimated, source = tuple(fitted.warnings), None, ""
-    try:
-        estimated = fit.noise_from_rows(table(rows), law)
-        source = f"{estimated.source} of {experiment.name}"
-        warnings += estimated.warnings
-    except BadInput as error:
-        source = str(error)
-    factors = None
-    if estimated is not None and estimated.factor_low is not None and estimated.factor_high is not None:
-        factors = (estimated.factor_low, estimated.factor_high)
+    noise, source, factors, warnings = _noise_of(table(rows), law, "loss_nats", experiment.name)
     return Pilot(
         law=law,
         parameters=fitted.parameters,
         flops_per_unit=flops_per_unit,
         source=f"{law.name} fitted to {len(own)} runs of {experiment.name}, {reference}",
-        noise=None if estimated is None else estimated.noise,
+        noise=noise,
         noise_source=source,
         noise_factors=factors,
         covered_flops=(min(budgets), max(budgets)),
         standing=fit.standing_points(table(own), budgets),
-        warnings=warnings,
+        warnings=(*fitted.warnings, *warnings),
     )
-
-
-def _rows(experiment: Any) -> list[dict[str, Any]]:
-    from smelt import committed, ledger
-
-    rows = ledger.read_folder(experiment.folder)
-    kept = committed.folder_of(experiment.name) / f"{experiment.name}.csv"
-    if not rows and kept.exists():
-        say(f"no run of {experiment.name} here: reading the committed rows {kept}")
-        rows = ledger.read_csv(kept)
-    if not rows:
-        raise BadInput(f"{experiment.name} has no finished run: train a pilot, or give --law, --parameters and --noise")
-    return rows
 
 
 def with_noise(

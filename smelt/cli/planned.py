@@ -9,6 +9,7 @@ from typing import Any
 from smelt import terminal
 
 SHOWN = 8
+MANY_BUDGETS = 15  # that many lines are no table of budgets: the runs do not stand at budgets
 WORTH_SAYING = 1.1  # of a smallest saving that another objective would make smaller by as much
 
 
@@ -153,6 +154,13 @@ def _ranking(result: Mapping[str, Any]) -> list[str]:
 
 def _grid_lines(grid: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
     count = terminal.count
+    size = {"flops_per_token": "training FLOPs per token", "num_params": "num_params"}[grid["ladder_column"]]
+    if len(grid["sizes"]) > MANY_BUDGETS:
+        tokens = [tokens for row in grid["sizes"] for tokens in row["num_tokens"]]
+        return [
+            f"{len(tokens)} runs: {size} {count(min(grid['ladder']))} to {count(max(grid['ladder']))}, "
+            f"tokens {count(min(tokens))} to {count(max(tokens))}"
+        ]
     rows = []
     for row in grid["sizes"]:
         ladder = [grid["ladder"][index] for index in row["indices"]]
@@ -166,7 +174,6 @@ def _grid_lines(grid: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
                 f"{count(max(row['num_tokens']))} to {count(min(row['num_tokens']))}",
             ]
         )
-    size = {"flops_per_token": "training FLOPs per token", "num_params": "num_params"}[grid["ladder_column"]]
     lines = [terminal.table(["budget, FLOPs", "sizes", size, "optimal", "tokens"], rows)]
     if found["design"] is not None:
         taken = ", ".join(f"{row['budget_flops']:.4g}: {tuple(row['indices'])}" for row in grid["sizes"])

@@ -82,7 +82,8 @@ def power(
         trunk_correlation=trunk_correlation,
         seed_frac=seed_frac,
     )
-    held, wanted, assumed = dict(assignments(fixed, float)), dict(assignments(want, float)), []
+    held = {**pilot.fixed, **dict(assignments(fixed, float))}
+    wanted, assumed = dict(assignments(want, float)), list[str]()
     setting = {"saving": saving, "groups": groups, "objective": objective, "delta": delta}
     options = {**setting, "flops_per_unit": pilot.flops_per_unit, "fixed": held}
     design = {"num_sizes": sizes, "span": span, "seeds": seeds[0], "decay_frac": decay_frac}
@@ -109,6 +110,8 @@ def power(
         )
         chosen = candidates[0].design
     else:
+        if pilot.standing is None or pilot.covered_flops is None:
+            raise BadInput("there is no grid to judge: give --budgets, or --budget-flops and --want to search for one")
         chosen, at = pilot.standing, at or pilot.covered_flops[1]
 
     def planned(grid: Any, compute: float | None = at, noise: Any = pilot.noise, **others: Any) -> Any:
@@ -175,8 +178,6 @@ def _check(source, law, parameters, budget_flops, want, budgets, figure) -> None
         raise BadInput("--budgets names one grid to judge: leave --budget-flops and --want out, or leave it out")
     if bool(want) != (budget_flops is not None):
         raise BadInput("a search needs both --budget-flops and --want, such as --want saving=0.1")
-    if not want and not budgets and (source is None or source.endswith(".json")):
-        raise BadInput("there is no grid to judge: give --budgets, or --budget-flops and --want to search for one")
     if figure is not None and figure.suffix not in (".svg", ".pdf", ".png"):
         raise BadInput(f"cannot draw to {figure.name!r}: give a name that ends in .svg, .pdf or .png")
 

@@ -113,13 +113,20 @@ class Ground:
         return np.exp(self.log_coefficient - self.exponent * np.log(compute_flops))
 
     def worth(self, saving: float) -> "Ground":
-        """The law of a group that saves `saving` of this one's compute at every loss: size and tokens each count for
-        (1 - saving)^-1/2 times as much, which leaves the floor, the exponents and the optimal size alone."""
+        """The law of a group that saves `saving` of this one's compute at every loss.
+
+        Its sizes and tokens count for (1 - saving)^-allocation and (1 - saving)^(allocation - 1) times as much, which
+        leaves the floor, the exponents and the optimal sizes alone.
+        """
         if saving == 0:
             return self
-        factor, parameters = -0.5 * math.log1p(-saving), dict(self.parameters)
+        log_worth = {self.size: -self.allocation * math.log1p(-saving)}
+        log_worth["num_tokens"] = (self.allocation - 1) * math.log1p(-saving)
+        parameters = dict(self.parameters)
         for term in self.law.terms:
-            parameters[term.coefficient] *= math.exp(factor * sum(p.value(self.parameters) for p in term.powers))
+            parameters[term.coefficient] *= math.exp(
+                sum(p.value(self.parameters) * log_worth[p.column] for p in term.powers)
+            )
         return ground(self.law, parameters, self.flops_per_unit)
 
 
@@ -145,6 +152,8 @@ def ground(
     law = laws.law(law)
     if law.effective:
         raise BadInput(f"{law.equation} has no plain size to plan in; give a law of num_params or flops_per_token")
+    if "num_tokens" not in law.columns or not set(SIZE_COLUMNS) & set(law.columns):
+        raise BadInput(f"{law.equation} has no size term and token term to trade; give chinchilla or flops_tokens")
     for name in parameters:
         if name not in law.parameters:
             raise BadInput(f"{law.equation} has no parameter {name!r}; give {', '.join(law.parameters)}")

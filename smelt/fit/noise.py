@@ -129,11 +129,12 @@ def noise_from_rows(
 ) -> PilotNoise:
     """The noise of a pilot's runs, from their seeds and from the residuals of the law fitted to each group.
 
-    `table` holds one list a column: group, budget_flops, `loss_column`, the law's columns (flops_per_token may come as
-    train_flops over num_tokens); pair (label of the size that matched runs share), seed and trunk where there are any.
-    Rows without a loss are left out and flagged. Residuals are of least squares, whose degrees of freedom are exact
-    to first order. Taken are the residuals where any are to spare, else the seeds; where both are there their ratio
-    gives `seed_frac`. Raises BadInput where neither can be had.
+    `table` holds one list a column: `loss_column`, the law's columns (flops_per_token may come as train_flops over
+    num_tokens); group, budget_flops, pair (label of the size that matched runs share), seed and trunk where there are
+    any. Runs are of one cell where budget and pair agree, without either where the law's columns do. Rows without a
+    loss are left out and flagged. Residuals are of least squares, whose degrees of freedom are exact to first order.
+    Taken are the residuals where any are to spare, else the seeds; where both are there their ratio gives `seed_frac`.
+    Raises BadInput where neither can be had.
     """
     law = laws.law(law)
     rows, flags = _rows(table, law, loss_column)
@@ -141,12 +142,12 @@ def noise_from_rows(
     scale = np.log(loss) if unit == "log" else loss
     cells: dict[tuple, list[float]] = {}
     for index, value in enumerate(scale):
-        cells.setdefault((rows["group"][index], rows["budget_flops"][index], rows["pair"][index]), []).append(value)
+        cells.setdefault((rows["group"][index], rows["cell"][index]), []).append(value)
     repeated = [np.array(values) for values in cells.values() if len(values) > 1]
     seeds = _spread(
         sum(float(((v - v.mean()) ** 2).sum()) for v in repeated),
         sum(len(v) - 1 for v in repeated),
-        "no cell (group, budget, size) has two seeds",
+        "no cell (budget, size) of a group has two seeds",
     )
     residual, squares, degrees, trunk_sums, reason = np.full(len(loss), np.nan), 0.0, 0, np.zeros((2, 3)), None
     for group in dict.fromkeys(rows["group"]):
@@ -198,9 +199,8 @@ def noise_from_rows(
 
 
 def _rows(table: Mapping[str, Sequence], law: laws.Law, loss_column: str) -> tuple[dict, list[Flag]]:
-    for name in ("group", "budget_flops", loss_column):
-        if name not in table:
-            raise BadInput(f"the table has no column {name!r}; give it, have {', '.join(table) or 'none'}")
+    if loss_column not in table:
+        raise BadInput(f"the table has no column {loss_column!r}; give it, have {', '.join(table) or 'none'}")
     kept = [index for index, value in enumerate(table[loss_column]) if value is not None]
     flags = []
     if left_out := len(table[loss_column]) - len(kept):
@@ -211,11 +211,14 @@ def _rows(table: Mapping[str, Sequence], law: laws.Law, loss_column: str) -> tup
     if "flops_per_token" in law.columns and "train_flops" in chosen:
         given = tables.positive_columns(chosen, ("train_flops", "num_tokens"), len(kept))
         chosen["flops_per_token"] = given["train_flops"] / given["num_tokens"]
-    rows: dict = tables.positive_columns(chosen, ("budget_flops", *law.columns), len(kept))
+    rows: dict = tables.positive_columns(chosen, law.columns, len(kept))
     rows["loss"] = tables.positive(loss_column, chosen[loss_column])
-    rows["group"] = np.array([str(name) for name in chosen["group"]], dtype=object)
-    size = "pair" if "pair" in chosen else law.columns[0]
-    rows["pair"] = [str(label) for label in chosen[size]]
+    rows["group"] = np.array([str(name) for name in chosen.get("group", ["all"] * len(kept))], dtype=object)
+    labels = [name for name in ("budget_flops", "pair") if name in chosen]
+    if "pair" not in chosen:
+        labels += law.columns
+        chosen |= {name: rows[name] for name in law.columns}
+    rows["cell"] = list(zip(*([str(value) for value in chosen[name]] for name in labels), strict=True))
     rows["seed"] = [str(label) for label in chosen.get("seed", [0] * len(kept))]
     rows["trunk"] = np.array([str(t) for t in chosen["trunk"]], dtype=object) if "trunk" in chosen else None
     return rows, flags
@@ -237,7 +240,7 @@ def _pair_correlation(rows: Mapping, residual: np.ndarray, num_parameters: int) 
     groups = list(dict.fromkeys(rows["group"]))
     place = {
         key: index
-        for index, key in enumerate(zip(rows["group"], rows["budget_flops"], rows["pair"], rows["seed"], strict=True))
+        for index, key in enumerate(zip(rows["group"], rows["cell"], rows["seed"], strict=True))
         if not np.isnan(residual[index])
     }
     matched = [

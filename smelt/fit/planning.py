@@ -248,7 +248,7 @@ def _warnings(
     sizes = points.columns[base.size]
     for budget in np.unique(points.budgets_flops):
         here, best = sizes[points.budgets_flops == budget], float(np.exp(base.log_size(budget)))
-        if not here.min() < best < here.max():
+        if len(here) > 1 and not here.min() < best < here.max():
             yield Flag(
                 code="optimum_outside",
                 message=f"the optimal size {best:.3g} at {budget:.3g} FLOPs lies outside {here.min():.3g} to "
