@@ -13,6 +13,7 @@ Useful alone: `from smelt import fit`. Knows nothing of training, of a ledger or
     envelope    Approach 1: envelope of training curves
     frontier    loss = E + A C^-alpha through points, or of a surface
     savings     two frontiers: savings at budgets, gain_at_loss, crossing
+    link        accuracy against loss: fit_link, predict_accuracy
     groups      all of it for a table of runs in groups: fit_groups
     summary     the same as one plain dict: group_analysis
     answers     questions to fits of groups: optima, losses of runs, what is saved at budgets and at losses
@@ -56,6 +57,7 @@ from smelt.fit.laws import (
     decay,
     predicted_loss,
 )
+from smelt.fit.link import AccuracyPrediction, Link, fit_link, predict_accuracy
 from smelt.fit.noise import Noise, PilotNoise, given_noise, noise_from_rows
 from smelt.fit.planning import Planned, Width, power
 from smelt.fit.result import Estimate, Flag, estimate, jsonable
@@ -70,6 +72,7 @@ __all__ = [
     "PURE",
     "SATURATING",
     "SMELT",
+    "AccuracyPrediction",
     "Allocation",
     "Candidate",
     "Correction",
@@ -83,6 +86,7 @@ __all__ = [
     "Gain",
     "Groups",
     "Law",
+    "Link",
     "Minimum",
     "Noise",
     "Optimum",
@@ -108,6 +112,7 @@ __all__ = [
     "estimate",
     "fit_frontier",
     "fit_groups",
+    "fit_link",
     "fit_surface",
     "gain_at_loss",
     "given_frontier",
@@ -120,6 +125,7 @@ __all__ = [
     "noise_from_rows",
     "power",
     "predict",
+    "predict_accuracy",
     "predicted_loss",
     "savings",
     "standing_points",
