@@ -74,15 +74,17 @@ def power(
         at_least(option, value, 0, low_open=True)
     if not seeds or not kinds:
         raise BadInput(f"{'--kinds' if seeds else '--seeds'} is empty: give one or more")
+    pilot = _pilot(source, law, dict(assignments(parameters, float)), flops_per_unit)
+    held = {**pilot.fixed, **dict(assignments(fixed, float))}
+    fitting.designs.ground(pilot.law, pilot.parameters, pilot.flops_per_unit, held)  # a law that cannot be planned with
     pilot = pilots.with_noise(
-        _pilot(source, law, dict(assignments(parameters, float)), flops_per_unit),
+        pilot,
         total=noise,
         unit=noise_unit,
         pair_correlation=pair_correlation,
         trunk_correlation=trunk_correlation,
         seed_frac=seed_frac,
     )
-    held = {**pilot.fixed, **dict(assignments(fixed, float))}
     wanted, assumed = dict(assignments(want, float)), list[str]()
     setting = {"saving": saving, "groups": groups, "objective": objective, "delta": delta}
     options = {**setting, "flops_per_unit": pilot.flops_per_unit, "fixed": held}

@@ -159,6 +159,9 @@ def noise_from_rows(
             reason = f"{group}: {error}"
             continue
         own = fit.residuals_log if unit == "log" else loss[where] - fit.predict(columns)
+        if not np.isfinite(own).all():
+            reason = f"{group}: the fitted law predicts no loss for {int((~np.isfinite(own)).sum())} rows"
+            continue
         residual[where] = own
         squares, degrees = squares + float(own @ own), degrees + len(where) - len(law.parameters)
         if rows["trunk"] is not None:
