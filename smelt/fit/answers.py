@@ -12,6 +12,7 @@ from smelt.errors import BadInput
 from smelt.fit import tables
 from smelt.fit.frontier import Frontier, surface_optimum
 from smelt.fit.groups import FRONTIER_KINDS, Groups, is_frontier, recommended, why_no_frontier
+from smelt.fit.laws import Power
 from smelt.fit.result import Estimate, Flag, estimate
 from smelt.fit.savings import gain_at_loss, savings
 from smelt.fit.surface import SurfaceFit, predict
@@ -187,12 +188,11 @@ def exponents(fits: Groups, name: str) -> dict[str, Estimate]:
 
 def _allocation(surface: SurfaceFit) -> dict[str, Estimate]:
     """N* ~ C^a and D* ~ C^b of a surface with exponents alpha of size and beta of tokens: a = beta / (alpha + beta)."""
-    named = {power.column: power.exponent for term in surface.law.terms for power in term.powers}
-    alpha = named["flops_per_token" if "flops_per_token" in named else "num_params"]
-    beta = named["num_tokens"]
+    powers = {power.column: power for term in surface.law.terms for power in term.powers}
+    size, tokens = powers["flops_per_token" if "flops_per_token" in powers else "num_params"], powers["num_tokens"]
 
-    def share(values: Mapping, of: str) -> Any:
-        return values[of] / (values[alpha] + values[beta])
+    def share(values: Mapping, of: Power) -> Any:
+        return of.value(values) / (size.value(values) + tokens.value(values))
 
     method = "surface refitted to bootstrap draws by unit"
     return {
@@ -201,5 +201,5 @@ def _allocation(surface: SurfaceFit) -> dict[str, Estimate]:
             None if surface.draws is None else share(surface.draws, of),
             method=method,
         )
-        for key, of in (("size_exponent", beta), ("token_exponent", alpha))
+        for key, of in (("size_exponent", tokens), ("token_exponent", size))
     }

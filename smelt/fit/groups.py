@@ -104,6 +104,9 @@ def fit_groups(
     by_group = {name: _selected(rows, np.flatnonzero(rows["group"] == name)) for name in names}
     if "pair" in table or "budget_flops" in rows:
         flags += _pairing_flags(by_group, reference)
+    if is_frontier(law) and {"num_params", "num_tokens"} & rows.keys():
+        message = f"{law.equation} is a frontier only where every row is the best of its compute; these have sizes too"
+        flags.append(Flag(code="rows_taken_for_frontier", message=message))
     ranges = {name: _compute_range(group) for name, group in by_group.items()}
     points = _points(rows, list(ranges.values()), budgets_flops)
 
@@ -125,10 +128,9 @@ def fit_groups(
         found = {}
         if surface is not None:
             found["surface"] = attempt(why, "frontier surface", _of_surface, surface, ranges[name], options[name])
-        for kind in ("pure", "saturating"):
-            found[kind] = attempt(
-                why, f"frontier {kind}", _through_minima, minima[name], saturating=kind == "saturating", seed=seed
-            )
+        for kind, saturating in (("pure", False), ("saturating", True)):
+            through = minima[name], shared.get("minima")
+            found[kind] = attempt(why, f"frontier {kind}", _through_minima, *through, saturating=saturating, seed=seed)
         frontiers[name] = {kind: frontier for kind, frontier in found.items() if frontier is not None}
     return Groups(
         names=tuple(names),
@@ -195,11 +197,9 @@ def _points(rows: Mapping, ranges: Sequence[tuple[float, float] | None], asked: 
 
 
 def _objective_in_words(objective: str, delta: float | str) -> str:
-    if objective == "huber_log":
-        return f"Huber (delta {'1e-3' if delta == 1e-3 else delta}) of log residuals"
     shape, _, of = objective.partition("_")
-    threshold = f" (delta {delta})" if shape == "huber" else ""
-    return f"{shape.capitalize()}{threshold} of {'log residuals' if of == 'log' else 'residuals'}"
+    shapes = {"huber": f"Huber (delta {'1e-3' if delta == 1e-3 else delta})", "absolute": "Absolute values"}
+    return f"{shapes.get(shape, shape.capitalize())} of {'log ' if of == 'log' else ''}residuals"
 
 
 def _flops_per_unit(law: laws.Law, name: str, group: Mapping, given: float | None) -> tuple[float | None, list[Flag]]:
@@ -227,10 +227,9 @@ def _of_surface(surface: SurfaceFit, covered: tuple[float, float] | None, option
     if not is_frontier(surface.law):
         return surface_frontier(surface, compute_range_flops=covered, **options)
     (term,) = surface.law.terms
-    power = term.powers[0]
 
     def read(values: Mapping) -> dict[str, Any]:
-        exponent = -power.sign * np.asarray(values[power.exponent])
+        exponent = -sum(np.asarray(power.value(values)) for power in term.powers)
         floor = values[surface.law.floor] if surface.law.floor else np.where(np.isnan(exponent), np.nan, 0.0)
         return {"floor": floor, "log_coefficient": np.log(values[term.coefficient]), "exponent": exponent}
 
@@ -289,7 +288,11 @@ def _surface(group: Mapping, law: laws.Law, objective: str, delta: float | str, 
     return bootstrap(fitted, counts=counts)
 
 
-def _through_minima(minima: Sequence[isoflop.Minimum], *, saturating: bool, seed: int) -> Frontier:
+def _through_minima(
+    minima: Sequence[isoflop.Minimum], why_none: str | None, *, saturating: bool, seed: int
+) -> Frontier:
+    if why_none is not None:
+        raise BadInput(why_none)
     used = [m for m in minima if m.usable]
     if not used:
         raise BadInput("no budget has a minimum inside its sizes; a frontier needs 2 or more")

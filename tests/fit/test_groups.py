@@ -10,7 +10,7 @@ import pytest
 
 from smelt import fit
 from smelt.errors import BadInput
-from tests.fit.planted import frontier_loss, grid
+from tests.fit.planted import CHINCHILLA, frontier_loss, grid
 
 
 def intervals(analysis: dict, kind: str = "surface") -> list[tuple[float, float]]:
@@ -198,3 +198,114 @@ def test_importing_fit_needs_neither_jax_nor_scipy_nor_pandas():
         "assert t < 1.0, t; assert not {'jax', 'scipy', 'pandas', 'flax'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def table_of(seed: int = 0, groups: dict[str, float] | None = None, num_rows: int = 40) -> dict[str, list]:
+    """Anybody's rows: sizes and tokens anywhere, no budgets; each group is worth its factor of compute."""
+    generator = np.random.default_rng(seed)
+    table: dict[str, list] = {name: [] for name in ("group", "num_params", "num_tokens", "train_flops", "loss_nats")}
+    for group, factor in (groups or {"all": 1.0}).items():
+        num_params = np.exp(generator.uniform(np.log(1e7), np.log(1e9), num_rows))
+        num_tokens = num_params * np.exp(generator.uniform(np.log(2), np.log(200), num_rows))
+        at = {"num_params": num_params * factor**0.5, "num_tokens": num_tokens * factor**0.5}
+        loss = fit.predicted_loss(fit.CHINCHILLA, CHINCHILLA, at) * np.exp(0.002 * generator.standard_normal(num_rows))
+        table["group"] += [group] * num_rows
+        table["num_params"] += num_params.tolist()
+        table["num_tokens"] += num_tokens.tolist()
+        table["train_flops"] += (6 * num_params * num_tokens).tolist()
+        table["loss_nats"] += loss.tolist()
+    return table
+
+
+def test_a_table_without_budgets_gives_savings_at_round_computes_that_both_groups_cover():
+    table = table_of(groups={"dense": 1.0, "sparse": 1.25})
+    analysis = fit.group_analysis(table, "dense", law="chinchilla", draws=200)
+    assert all(float(f"{point:.0e}") == point for point in analysis["budgets_flops"])
+    for group in analysis["groups"].values():
+        assert group["minima"] == []
+        assert group["reasons"]["minima"] == "there is no column budget_flops: without it no IsoFLOP curves"
+        assert group["compute_range_flops"][0] <= analysis["budgets_flops"][0]
+        assert analysis["budgets_flops"][-1] <= group["compute_range_flops"][1]
+    assert analysis["savings"]["sparse"]["recommended"] == "surface"
+    assert "minima" not in analysis["savings"]["sparse"]
+    middle = analysis["savings"]["sparse"]["surface"]["at_budgets"][1]["estimate"]
+    assert middle["low"] <= 0.2 <= middle["high"]
+    asked = fit.group_analysis(table, "dense", law="chinchilla", draws=50, budgets_flops=[1e18])
+    assert asked["budgets_flops"] == [1e18]
+
+
+def test_a_table_without_groups_is_one_group_with_the_fit_of_its_surface():
+    table = table_of()
+    del table["group"]
+    analysis = fit.group_analysis(table, law="chinchilla", draws=100)
+    assert (analysis["group_names"], analysis["savings"]) == (["all"], {})
+    columns = {name: table[name] for name in ("num_params", "num_tokens")}
+    alone = fit.bootstrap(fit.fit_surface(columns, table["loss_nats"], "chinchilla"), draws=100)
+    found = analysis["groups"]["all"]["surface"]["estimates"]["alpha"]
+    assert (found["low"], found["high"]) == (alone.estimates["alpha"].low, alone.estimates["alpha"].high)
+
+
+def test_the_flops_of_a_parameter_are_the_rows_own_or_as_given_and_a_wide_spread_is_flagged():
+    table = table_of()
+    table["train_flops"] = [7.5 * n * d for n, d in zip(table["num_params"], table["num_tokens"], strict=True)]
+    own = fit.fit_groups(table, law="chinchilla", draws=50)
+    assert own.frontier_options["all"]["flops_per_unit"] == pytest.approx(7.5)
+    assert not own.warnings
+    given = fit.fit_groups(table, law="chinchilla", draws=50, flops_per_unit=6.0)
+    assert given.frontier_options["all"]["flops_per_unit"] == 6.0
+    table["train_flops"][0] *= 1.2
+    assert [flag.code for flag in fit.fit_groups(table, law="chinchilla", draws=50).warnings] == [
+        "flops_per_unit_varies"
+    ]
+    del table["train_flops"]
+    without = fit.group_analysis(table, law="chinchilla", draws=50)
+    assert "give train_flops" in without["groups"]["all"]["reasons"]["frontier surface"]
+    derived = fit.group_analysis(table, law="chinchilla", draws=50, flops_per_unit=6.0)
+    assert derived["groups"]["all"]["frontiers"]["surface"] is not None
+
+
+def test_rows_of_one_unit_are_drawn_together_and_widen_the_interval():
+    table = table_of(num_rows=20)
+    twice = {name: values * 4 for name, values in table.items()}
+    twice["unit"] = [str(row) for row in range(20)] * 4
+    width = {}
+    for name, rows in {"rows": {k: v for k, v in twice.items() if k != "unit"}, "units": twice}.items():
+        estimate = fit.fit_groups(rows, law="chinchilla", draws=300).surfaces["all"].estimates["alpha"]
+        width[name] = estimate.high - estimate.low
+    assert width["units"] > 1.5 * width["rows"]
+    runs = {**{k: v for k, v in twice.items() if k != "unit"}, "run_id": twice["unit"]}
+    assert (
+        fit.fit_groups(runs, law="chinchilla", draws=50)
+        .method["surface"]
+        .endswith("rows of one run_id resampled jointly over groups")
+    )
+
+
+def test_the_objective_is_the_one_that_was_asked_for_and_is_named():
+    table = table_of()
+    for objective, words in (("squares_log", "Squares of log residuals"), ("huber_log", "Huber (delta 0.01) of log")):
+        fits = fit.fit_groups(table, law="chinchilla", objective=objective, delta=0.01, draws=20)
+        assert fits.surfaces["all"].objective == objective
+        assert fits.method["surface"].startswith(words)
+
+
+def test_a_law_in_compute_alone_is_its_own_frontier_and_says_what_that_takes():
+    compute = np.geomspace(1e18, 1e21, 12)
+    table = {
+        "group": ["a"] * 12 + ["b"] * 12,
+        "compute_flops": [*compute, *compute],
+        "train_flops": [*compute, *compute],
+        "loss_nats": [*(1.7 + 900 * compute**-0.15), *(1.7 + 900 * (1.25 * compute) ** -0.15)],
+    }
+    analysis = fit.group_analysis(table, "a", law="saturating", draws=50)
+    for saving in analysis["savings"]["b"]["surface"]["at_budgets"][:-1]:
+        assert saving["estimate"]["value"] == pytest.approx(0.2, abs=1e-6)
+    assert not analysis["warnings"]
+    sized = {**table, "num_params": [1e8] * 24}
+    codes = [flag["code"] for flag in fit.group_analysis(sized, "a", law="saturating", draws=50)["warnings"]]
+    assert codes == ["rows_taken_for_frontier"]
+
+
+def test_several_groups_want_a_reference():
+    with pytest.raises(BadInput, match="there are 2 groups and no reference; choose one of base, target"):
+        fit.fit_groups(grid(0))
