@@ -9,6 +9,7 @@ Useful alone: `from smelt import fit`. Knows nothing of training, of a ledger or
     binding     a law and rows in groups -> the solver's problem and back
     checks      what cannot be fitted; what a fit cannot carry
     surface     Approach 3: fit_surface, bootstrap, predict
+    shared      several groups in one fit with common exponents or floor: fit_shared, bootstrap_shared, efficiencies
     isoflop     Approach 2: isoflop_minima, correct_minima (without the parabola's bias), allocation
     envelope    Approach 1: envelope of training curves
     frontier    loss = E + A C^-alpha through points, or of a surface
@@ -63,6 +64,7 @@ from smelt.fit.planning import Planned, Width, power
 from smelt.fit.result import Estimate, Flag, estimate, jsonable
 from smelt.fit.savings import Crossing, Gain, Saving, crossing, gain_at_loss, savings
 from smelt.fit.search import Candidate, cheapest
+from smelt.fit.shared import SharedFit, bootstrap_shared, efficiencies, fit_shared
 from smelt.fit.summary import group_analysis
 from smelt.fit.surface import Prediction, SurfaceFit, bootstrap, fit_surface, predict
 
@@ -97,22 +99,26 @@ __all__ = [
     "Prediction",
     "Saving",
     "Shape",
+    "SharedFit",
     "SurfaceFit",
     "Term",
     "Width",
     "allocation",
     "bootstrap",
+    "bootstrap_shared",
     "cheapest",
     "correct_minima",
     "correct_minima_of_groups",
     "crossing",
     "decay",
     "design_points",
+    "efficiencies",
     "envelope",
     "estimate",
     "fit_frontier",
     "fit_groups",
     "fit_link",
+    "fit_shared",
     "fit_surface",
     "gain_at_loss",
     "given_frontier",

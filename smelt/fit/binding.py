@@ -40,8 +40,9 @@ def bound(
     delta: float,
     raw: bool = False,
     shared: Collection[str] = (),
+    means: Mapping[str, float] | None = None,
 ) -> Bound:
-    """Rows stand in the problem as in `log_loss`, group after group."""
+    """Rows stand in the problem as in `log_loss`, group after group; `means` stands in for those of the rows."""
     index: dict[Hashable, dict[str, int]] = {group: {} for group in log_loss}
     size = 0
     sizes = []
@@ -56,9 +57,8 @@ def bound(
                     size += 1
         sizes.append(size)
     num_coefficients, num_exponents = sizes[0], sizes[1] - sizes[0]
-    means = {
-        name: float(np.mean(np.concatenate([logs[name] for logs in log_columns.values()]))) for name in law.columns
-    }
+    pooled = {name: np.concatenate([logs[name] for logs in log_columns.values()]) for name in law.columns}
+    means = {name: float(values.mean()) for name, values in pooled.items()} if means is None else dict(means)
 
     num_rows = sum(len(values) for values in log_loss.values())
     num_terms = len(law.coefficients)

@@ -45,6 +45,7 @@ class SurfaceFit:
     residuals_log     ln loss - ln predicted, one a row, in the order given
     delta             Huber's threshold; infinite for squares, 0 for absolute residuals; `delta_rule` says whose it is
     beyond_delta_frac the share of rows whose residual is larger; None where there is no threshold
+    degrees           rows less the parameters fitted to them; of one shared with other groups, its rows' part of one
     noise_log         root mean square of residuals_log, corrected for the fitted parameters; None without spare rows
     noise_loss        the same of loss - predicted, in the unit of the loss
     draws             by parameter name [num_draws], or None; NaN where a draw did not converge
@@ -62,6 +63,7 @@ class SurfaceFit:
     certificate: solver.Certificate
     warnings: tuple[Flag, ...]
     num_rows: int
+    degrees: float
     column_ranges: dict[str, tuple[float, float]]
     noise_log: float | None
     noise_loss: float | None
@@ -137,6 +139,7 @@ def fit_surface(
         losses,
         weight_N,
         best_P,
+        num_fitted=len(law.parameters),
         objective=objective,
         delta_rule=rule,
         proof=solver.certificate(bound.problem, best_P, weight_N, solution.objective_R),
@@ -190,22 +193,23 @@ def described(
     weight_N: np.ndarray,
     parameters_P: np.ndarray,
     *,
+    num_fitted: float,
     objective: str,
     delta_rule: str,
     proof: solver.Certificate,
     refit: _Refit | None,
 ) -> SurfaceFit:
-    """What a minimum says of a group's rows."""
+    """What a minimum says of a group's rows, to which `num_fitted` parameters are charged."""
     law, delta = bound.law, bound.problem.delta
     found = binding.named(bound, group, parameters_P[None], losses.min())
     parameters = {name: float(value[0]) for name, value in found.items()}
     residuals_log = np.log(losses) - np.log(laws.predicted_loss(law, parameters, arrays))
     residuals_loss = losses * -np.expm1(-residuals_log)
-    spare = len(losses) - len(law.parameters)
+    spare = len(losses) - num_fitted
     unit_N = weight_N / weight_N.sum()
 
     def scatter(residual_N: np.ndarray) -> float | None:
-        return math.sqrt(float(unit_N @ residual_N**2) * len(losses) / spare) if spare > 0 else None
+        return math.sqrt(float(unit_N @ residual_N**2) * len(losses) / spare) if spare >= 1 else None
 
     beyond = np.abs(residuals_loss if bound.problem.raw else residuals_log) > delta
     warnings = [*tables.duplicates({**arrays, "loss": losses}), *diagnosed(law, parameters, losses, arrays, proof)]
@@ -223,6 +227,7 @@ def described(
         certificate=proof,
         warnings=tuple(warnings),
         num_rows=len(losses),
+        degrees=spare,
         column_ranges={name: (float(v.min()), float(v.max())) for name, v in _with_compute(arrays).items()},
         noise_log=scatter(residuals_log),
         noise_loss=scatter(residuals_loss),
@@ -398,7 +403,6 @@ def predict(fit: SurfaceFit, columns: Mapping[str, float], *, draws: int = 1000,
     value = float(fit.predict(point)[0])
     num_draws = len(next(iter(fit.draws.values())))
     generator = np.random.default_rng([seed, NOISE_STREAM])
-    spare = fit.num_rows - len(fit.law.parameters)
     method = f"prediction interval of {num_draws} bootstrap draws and residual noise"
     flags = []
     reach = _with_compute(point)
@@ -413,7 +417,7 @@ def predict(fit: SurfaceFit, columns: Mapping[str, float], *, draws: int = 1000,
                 "law holds there",
             )
         )
-    if fit.noise_log is None or spare < 1:
+    if fit.noise_log is None:
         reason = "as many parameters as rows: the scatter of a run is unknown"
         return Prediction(
             estimate=estimate(value, method=method, reason=reason), extrapolation=factor, warnings=tuple(flags)
@@ -421,7 +425,7 @@ def predict(fit: SurfaceFit, columns: Mapping[str, float], *, draws: int = 1000,
     at_draws = laws.predicted_loss(fit.law, fit.draws, point)
     assert fit.noise_loss is not None
     # Whether runs scatter by a share of the loss or by an amount is not known away from the rows: the wider is taken.
-    noise = max(fit.noise_log, fit.noise_loss / value) * generator.standard_t(spare, size=num_draws)
+    noise = max(fit.noise_log, fit.noise_loss / value) * generator.standard_t(fit.degrees, size=num_draws)
     return Prediction(
         estimate=estimate(value, at_draws * np.exp(noise), method=method),
         extrapolation=factor,
