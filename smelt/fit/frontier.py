@@ -223,32 +223,40 @@ class Optimum:
 
 def axes(fit: SurfaceFit, flops_per_unit: float | None) -> tuple[str, float, laws.Term, laws.Term]:
     """The size column, k of C = k size tokens, and the two terms."""
-    terms = {power.column: term for term in fit.law.terms for power in term.powers}
-    size = next((name for name in ("flops_per_token", "num_params") if name in terms), None)
-    if size is None or "num_tokens" not in terms or len(fit.law.terms) != 2 or terms[size] is terms["num_tokens"]:
+    terms = {
+        name: [term for term in fit.law.terms for power in term.powers if power.column == name]
+        for name in ("flops_per_token", "num_params", "num_tokens")
+    }
+    size = next((name for name in ("flops_per_token", "num_params") if terms[name]), "num_params")
+    both = terms[size] + terms["num_tokens"]
+    if len(fit.law.terms) != 2 or len(both) != 2 or not terms[size] or both[0] is both[1]:
         raise BadInput(f"{fit.law.equation} has no size term and token term to trade; fit chinchilla or smelt")
     if size == "flops_per_token":
         if flops_per_unit not in (None, 1.0):
             raise BadInput(f"flops_per_unit is {flops_per_unit}, but C = flops_per_token x num_tokens; leave it out")
-        return size, 1.0, terms[size], terms["num_tokens"]
+        return size, 1.0, *both
     if flops_per_unit is None or flops_per_unit <= 0:
         raise BadInput("a law in num_params needs flops_per_unit, k of C = k N D (6 by Chinchilla's count)")
-    return size, float(flops_per_unit), terms[size], terms["num_tokens"]
+    return size, float(flops_per_unit), *both
 
 
 def frontier_parameters(fit, parameters: Mapping, flops_per_unit, fixed: Mapping[str, float]):
     """(floor, ln P, g, ln A', a, ln K, c) for numbers or for arrays of draws."""
-    size, k, size_term, token_term = axes(fit, flops_per_unit)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        log_A, log_K = np.log(parameters[size_term.coefficient]), np.log(parameters[token_term.coefficient])
-    for power in size_term.powers:
-        if power.column == size:
-            a = parameters[power.exponent]
-            continue
-        if power.column not in fixed:
-            raise BadInput(f"the frontier depends on {power.column!r}; give its value as {power.column}=...")
-        log_A = log_A + power.sign * parameters[power.exponent] * np.log(fixed[power.column])
-    c = parameters[token_term.powers[0].exponent]
+    size, k, *terms = axes(fit, flops_per_unit)
+    exponents, log_coefficients = [], []
+    for term, column in zip(terms, (size, "num_tokens"), strict=True):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log_coefficient = np.log(parameters[term.coefficient])
+        for power in term.powers:
+            if power.column == column:
+                exponents.append(-power.value(parameters))
+                continue
+            if power.column not in fixed:
+                raise BadInput(f"the frontier depends on {power.column!r}; give its value as {power.column}=...")
+            log_coefficient = log_coefficient + power.value(parameters) * np.log(fixed[power.column])
+        log_coefficients.append(log_coefficient)
+    (a, c), (log_A, log_K) = exponents, log_coefficients
+    a, c = (np.broadcast_to(exponent, np.shape(log_A)) for exponent in (a, c))  # one that is not fitted is one number
     floor = parameters[fit.law.floor] if fit.law.floor else np.zeros_like(np.asarray(a))
     with np.errstate(divide="ignore", invalid="ignore"):
         both_fall = (np.asarray(a) > 0) & (np.asarray(c) > 0)

@@ -86,9 +86,10 @@ def test_intervals_of_parameters_and_of_a_new_run_cover_in_most_sets_of_runs():
         inside["expected"].append(prediction.expected.low <= planted(2.3) <= prediction.expected.high)
         new = planted(2.3) + 0.01 * np.random.default_rng([seed, 1]).standard_normal()
         inside["run"].append(prediction.estimate.low <= new <= prediction.estimate.high)
+    # Over 600 sets .95 to .96 of the parameters, .93 of what is expected and .955 of runs: 45 sets scatter by .04.
     for name, hits in inside.items():
         assert len(hits) >= 40, name
-        assert np.mean(hits) >= 0.88, name
+        assert np.mean(hits) >= 0.85, name
 
 
 def test_checkpoints_of_one_run_count_as_one_unit():
