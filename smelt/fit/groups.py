@@ -180,7 +180,8 @@ def _compute_range(group: Mapping) -> tuple[float, float] | None:
 
 def _points(rows: Mapping, ranges: Sequence[tuple[float, float] | None], asked: Sequence[float]) -> list[float]:
     """The table's budgets and those asked for; without either, round points of the compute that all groups cover."""
-    named = sorted({float(b) for b in rows.get("budget_flops", ())} | {float(b) for b in asked})
+    budgets = [*rows.get("budget_flops", ()), *(tables.positive("budgets_flops", asked) if len(asked) else ())]
+    named = sorted(set(map(float, budgets)))
     known = [covered for covered in ranges if covered is not None]
     if named or not known:
         return named

@@ -112,6 +112,115 @@ def test_a_table_that_cannot_be_meant_is_refused_by_its_line(workplace, capsys, 
     assert not (tmp_path / "ours.csv").exists()
 
 
+GRID = [(n, d, 1.7 + 400 / n**0.34 + 1500 / d**0.37) for n in (1e6, 1e7, 3e7) for d in (2e7, 5e8, 1e9)]
+
+
+def rows_of(grid, header="N,D,L"):
+    return [header, *(",".join(map(repr, row)) for row in grid)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "words", "message"),
+    [
+        (rows_of(GRID[:4]), [], "4 rows cannot fix the 5 parameters"),
+        (rows_of([(n, 1e15 / n, loss) for n, _, loss in GRID]), [], "N follow one another|follow one another in all"),
+        (rows_of([(1e6, d, loss) for _, d, loss in GRID]), [], "num_params is 1e+06 in every row"),
+        (rows_of([(n, 1e9, loss) for n, _, loss in GRID]), [], "num_tokens is 1e+09 in every row"),
+        (rows_of([*GRID, (1e6, 1e8, float("nan"))]), [], "theirs.csv:11: L is nan"),
+        (rows_of([*GRID, (1e6, 1e8, -3.0)]), [], "theirs.csv:11: L is -3.0"),
+        (rows_of([*GRID, (1e6, 1e8, 0.0)]), [], "theirs.csv:11: L is 0.0"),
+        (rows_of([(*row, i % 2) for i, row in enumerate(GRID)], "N,D,L,T"), ["--columns", "tokenizer=T"], "tokenizers"),
+        (
+            rows_of([(*row, i % 2) for i, row in enumerate(GRID)], "N,D,L,T"),
+            ["--group", "T"],
+            "no reference; choose one",
+        ),
+        (
+            rows_of([(*row, i % 2) for i, row in enumerate(GRID)], "N,D,L,T"),
+            ["--group", "T", "--reference", "moe"],
+            "no run is of the group 'moe'; choose one of 0, 1",
+        ),
+        (rows_of(GRID), ["--group", "who"], "has no column 'who': it has N, D, L"),
+        (rows_of(GRID), ["--law", "hoffmann"], "no law is called 'hoffmann'; choose one of chinchilla"),
+        (rows_of(GRID), ["--law", "flops_tokens"], "the table has no column 'train_flops'"),
+        (rows_of(GRID), ["--objective", "l1"], "objective is 'l1'; choose one of huber_log"),
+        (rows_of(GRID), ["--delta", "small"], "--delta is 'small': give a number above 0, or auto"),
+        (rows_of(GRID), ["--delta", "-1"], "delta is -1"),
+        (rows_of(GRID), ["--at", "-1"], "budgets_flops is -1"),
+        (rows_of(GRID), ["--columns", "loss_bits=L"], "two losses are named, loss_nats and loss_bits"),
+        (rows_of(GRID), ["--columns", "num_passes=P"], "has no column 'P'"),
+        (rows_of(GRID), ["--columns", "loss=L"], "'loss' is no quantity known here"),
+        (rows_of(GRID), ["--where", "L>9"], "has no row left of 9"),
+        (rows_of(GRID), ["--flops", "8ND"], "flops is '8ND'"),
+        (rows_of(GRID), ["--best-of", "width"], "best of 'width'"),
+        (rows_of(GRID), ["--variants", "a"], "--variants says nothing about --csv"),
+    ],
+)
+def test_a_table_that_no_law_can_be_fitted_to_is_refused_in_one_line(
+    workplace, capsys, tmp_path, lines, words, message
+):
+    workplace(PULSE)
+    (tmp_path / "theirs.csv").write_text("\n".join(lines) + "\n")
+    assert re.search(message.replace("+", r"\+"), refused(capsys, "fit", "--csv", "theirs.csv", *COLUMNS, *words))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("empty.csv", b"", "has no column 'N': it has none"),
+        ("empty.jsonl", b"", "has no column 'N': it has none"),
+        ("latin.csv", "N,D,L\n1,2,3 \u20ac\n".encode("cp1252"), "is not UTF-8"),
+        ("none.parquet", b"PAR1 is what it is not", "is no parquet file"),
+        ("torn.jsonl", b'{"N": 1, "D": 2, "L": 3}\n{"N": 1, "D"', "torn.jsonl:2: is torn"),
+        ("table.xlsx", b"", "cannot read table.xlsx: give a file that ends in .csv, .tsv, .parquet, .jsonl"),
+        (".", b"", "is a folder"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused_in_one_line(workplace, capsys, tmp_path, name, content, message):
+    workplace(PULSE)
+    if name != ".":
+        (tmp_path / name).write_bytes(content)
+    assert message in refused(capsys, "fit", "--csv", name, *COLUMNS)
+
+
+def test_repeated_rows_and_narrow_ranges_are_fitted_with_their_warnings(workplace, capsys, tmp_path):
+    workplace(PULSE)
+    narrow = [(n, d, 1.7 + 400 / n**0.34 + 1500 / d**0.37) for n in (1e6, 2e6, 3e6) for d in (2e7, 4e7, 5e7)]
+    (tmp_path / "theirs.csv").write_text("\n".join(rows_of([*narrow, narrow[0]])) + "\n")
+    code, out, err = smelt(capsys, "fit", "--csv", "theirs.csv", *COLUMNS, "--draws", 50)
+    assert code == EXIT_DONE, err
+    assert out.count("warning (duplicated_rows)") == 1
+    assert "warning (narrow_range)" in out
+
+
+def test_what_a_fit_cannot_answer_is_refused_or_has_its_reason(workplace, capsys, tmp_path):
+    workplace(PULSE)
+    (tmp_path / "theirs.csv").write_text("\n".join(rows_of(GRID)) + "\n")
+    fit = ["fit", "--csv", "theirs.csv", *COLUMNS, "--draws", 50, "--out", "fit.json"]
+    assert smelt(capsys, *fit)[0] == EXIT_DONE
+    assert (
+        "the compute of the rows is not known; give train_flops"
+        in smelt(capsys, "predict", "fit.json", "--flops", 1)[1]
+    )
+    assert "nothing is asked: give --flops X" in refused(capsys, "predict", "fit.json")
+    assert "--draws says nothing about fit.json" in refused(capsys, "predict", "fit.json", "--flops", 1, "--draws", 9)
+    assert "'num_tokens'" in refused(capsys, "predict", "fit.json", "--num-params", "7B")
+    assert "num_params is 'seven'" in refused(capsys, "predict", "fit.json", "--num-params", "seven")
+    assert "there is no group 'moe'" in refused(capsys, "predict", "fit.json", "--flops", "1e18", "--group", "moe")
+    assert "has one group only, all" in refused(capsys, "savings", "fit.json")
+    assert "no run is of the group 'moe'" in refused(capsys, "savings", "fit.json", "--reference", "moe")
+    assert "is no fit of a table" in refused(capsys, "savings", write(tmp_path, "{}"))
+    assert "is not JSON" in refused(capsys, "fit", "--again", write(tmp_path, "{"))
+    assert "absent.json does not exist" in refused(capsys, "fit", "--again", "absent.json")
+    assert "--law says nothing about --again" in refused(capsys, "fit", "--again", "fit.json", "--law", "pure")
+    assert "--at asks at budgets and --loss at losses" in refused(capsys, "savings", "fit.json", "--at", 1, "--loss", 1)
+
+
+def write(folder, text):
+    (folder / "other.json").write_text(text)
+    return folder / "other.json"
+
+
 def test_a_table_from_a_spreadsheet_is_read_and_its_labels_come_back_whole(workplace, capsys, tmp_path):
     import csv
 

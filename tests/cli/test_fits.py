@@ -1,0 +1,198 @@
+"""The verbs fit, predict and savings on anybody's table and on an experiment: what is printed, written, made again."""
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from smelt import fit as fitting
+from smelt.cli import main
+from smelt.errors import EXIT_DONE, EXIT_FAILED
+from tests.fit.planted import CHINCHILLA
+
+COLUMNS = ["--columns", "num_params=N", "num_tokens=D", "loss_nats=L", "--flops", "6ND"]
+
+
+def smelt(capsys, *words):
+    code = main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def done(capsys, *words):
+    code, out, err = smelt(capsys, *words)
+    assert code == EXIT_DONE, err
+    return out
+
+
+def as_json(capsys, *words):
+    return json.loads(done(capsys, *words, "--json"))
+
+
+def lines_of(groups, num_rows=24):
+    generator = np.random.default_rng(3)
+    lines = ["who,N,D,L"]
+    for group, factor in groups.items():
+        for _ in range(num_rows):
+            n = float(np.exp(generator.uniform(np.log(1e7), np.log(1e9))))
+            d = n * float(np.exp(generator.uniform(np.log(2), np.log(200))))
+            at = {"num_params": n * factor**0.5, "num_tokens": d * factor**0.5}
+            loss = float(fitting.predicted_loss(fitting.CHINCHILLA, CHINCHILLA, at))
+            lines.append(f"{group},{n!r},{d!r},{loss * (1 + 0.002 * generator.standard_normal())!r}")
+    return lines
+
+
+@pytest.fixture
+def theirs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = lines_of({"dense": 1.0, "sparse": 1.25})
+    (tmp_path / "theirs.csv").write_text("\n".join([*lines, "dense,1e7,2e8,", "dense,1e7,2e8,9.5"]) + "\n")
+    return tmp_path
+
+
+FIT = ["fit", "--csv", "theirs.csv", *COLUMNS, "--where", "L<9", "--draws", "100"]
+
+
+def test_a_fit_prints_estimates_the_optimum_what_was_left_out_and_warnings(theirs, capsys):
+    out = done(capsys, *FIT, "--where", "who=dense")
+    assert out.startswith("24 rows of theirs.csv; loss_nats in nats per token\n")
+    assert "train_flops is 6 num_params num_tokens, as asked" in out
+    assert (
+        "26 rows left out: 24 x where who=dense, 2 x where L<9; the first is row 26, where who=dense: who is spa" in out
+    )
+    for word in ("alpha", "optimal size ~ C^x", "frontier: loss above the floor", "tokens per parameter", "inside"):
+        assert word in out
+
+
+def test_options_that_are_given_twice_add_up(theirs, capsys):
+    once = as_json(capsys, *FIT, "--where", "who=dense", "N<1e8")
+    twice = as_json(capsys, *FIT, "--where", "who=dense", "--where", "N<1e8")
+    assert once["table"]["settings"]["where"] == twice["table"]["settings"]["where"] == ["L<9", "who=dense", "N<1e8"]
+    assert once["table"]["rows"] == twice["table"]["rows"]
+
+
+def test_a_fit_names_its_rows_and_comes_out_again_from_them(theirs, capsys):
+    done(capsys, *FIT, "--group", "who", "--reference", "dense", "--out", "kept/fit.json")
+    kept = json.loads((theirs / "kept" / "fit.json").read_text())
+    assert kept["table"]["file"] == "../theirs.csv"
+    assert kept["table"]["rows"] == list(range(2, 50))
+    assert kept["table"]["left_out"] == [
+        {"row": 50, "reason": "where L<9: L is empty"},
+        {"row": 51, "reason": "where L<9: L is 9.5"},
+    ]
+    assert set(kept["estimates"]) == {"dense", "sparse"}
+    assert done(capsys, "fit", "--again", "kept/fit.json") == "kept/fit.json comes out the same from its rows\n"
+    moved = theirs / "moved.csv"
+    shutil.move(theirs / "theirs.csv", moved)
+    code, _, err = smelt(capsys, "fit", "--again", "kept/fit.json")
+    assert (code, "does not exist: restore it, or give its place with --csv" in err) == (2, True)
+    done(capsys, "fit", "--again", "kept/fit.json", "--csv", moved)
+    moved.write_text(moved.read_text().replace("dense,1e7,2e8,9.5", "dense,1e7,2e8,3.5"))
+    code, out, _ = smelt(capsys, "fit", "--again", "kept/fit.json", "--csv", moved)
+    assert code == EXIT_FAILED
+    assert "fit.table.sha256" in out
+    shutil.move(moved, theirs / "theirs.csv")
+    for verb in (["predict", "kept/fit.json", "--flops", "1e18"], ["savings", "kept/fit.json"]):
+        code, _, err = smelt(capsys, *verb)
+        assert code == 2
+        assert "theirs.csv is not the file that kept/fit.json was made from (sha256 " in err
+
+
+def test_an_edited_number_of_a_fit_is_found(theirs, capsys):
+    done(capsys, *FIT, "--out", "fit.json")
+    kept = json.loads((theirs / "fit.json").read_text())
+    kept["estimates"]["all"]["alpha"]["value"] += 1e-4
+    (theirs / "fit.json").write_text(json.dumps(kept))
+    code, out, _ = smelt(capsys, "fit", "--again", "fit.json", "--json")
+    assert code == EXIT_FAILED
+    assert [item["path"] for item in json.loads(out)] == ["fit.estimates.all.alpha.value"]
+
+
+def test_savings_of_a_table_cover_what_was_planted_at_budgets_and_at_losses(theirs, capsys):
+    done(capsys, *FIT, "--group", "who", "--reference", "dense", "--out", "fit.json")
+    found = as_json(capsys, "savings", "fit.json", "--at", "1e17", "1e18")
+    (low, high) = (found["savings"]["sparse"]["surface"]["at_budgets"][1]["estimate"][end] for end in ("low", "high"))
+    assert (found["reference"], low <= 0.2 <= high) == ("dense", True)
+    back = as_json(capsys, "savings", "fit.json", "--at", "1e18", "--reference", "sparse")
+    assert back["savings"]["dense"]["surface"]["at_budgets"][0]["estimate"]["value"] < 0
+    gain = as_json(capsys, "savings", "fit.json", "--loss", "2.6")["savings"]["sparse"]["surface"]["at_losses"][0][
+        "gain"
+    ]
+    assert gain["low"] <= 1.25 <= gain["high"]
+    assert "gain, surface of all runs" in done(capsys, "savings", "fit.json", "--loss", "2.6", "--variant", "sparse")
+    assert "is not above the target's floor" in done(capsys, "savings", "fit.json", "--loss", "1.5")
+
+
+def test_predictions_say_how_far_they_extrapolate(theirs, capsys):
+    done(capsys, *FIT, "--out", "fit.json")
+    found = as_json(capsys, "predict", "fit.json", "--flops", "1e18", "5.76e23")
+    assert [answer["extent"][:12] for answer in found["optima"]] == ["inside", "extrapolates"]
+    assert [flag["code"] for flag in found["optima"][1]["warnings"]] == ["extrapolated_far"]
+    assert found["optima"][0]["size"]["low"] < found["optima"][0]["size"]["high"]
+    run = as_json(capsys, "predict", "fit.json", "--num-params", "300M", "--num-tokens", "6e9")["runs"][0]
+    truth = fitting.predicted_loss(fitting.CHINCHILLA, CHINCHILLA, {"num_params": 3e8, "num_tokens": 6e9})
+    assert run["loss"]["low"] <= truth <= run["loss"]["high"]
+    text = done(capsys, "predict", "fit.json", "--flops", "5.76e23")
+    assert "extrapolates" in text
+    assert "warning (extrapolated_far)" in text
+
+
+def test_an_experiment_is_asked_in_the_same_words(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("SMELT_RUNS", str(tmp_path))
+    found = as_json(capsys, "savings", "quickstart", "--draws", "60", "--at", "4.8e11")
+    kinds = found["savings"]["loop_middle"]
+    assert next(kind for kind in kinds if kind != "recommended") == kinds["recommended"]
+    answers = as_json(capsys, "predict", "quickstart", "--flops", "1e12", "--draws", "60")["optima"]
+    assert [answer["group"] for answer in answers] == ["baseline", "loop_middle"]
+    assert all(answer["size_column"] == "flops_per_token" for answer in answers)
+    gains = as_json(capsys, "savings", "quickstart", "--draws", "60", "--loss", "2.9", "--variant", "loop_middle")
+    assert gains["savings"]["loop_middle"]["surface"]["at_losses"][0]["gain"]["value"] > 0
+
+
+def test_tables_are_written_with_their_numbers(theirs, capsys):
+    done(capsys, *FIT, "--group", "who", "--reference", "dense", "--tables", "t")
+    assert sorted(path.name for path in (theirs / "t").iterdir()) == [
+        f"{name}.{kind}" for name in ("estimates", "left_out", "optima", "savings") for kind in ("csv", "tex")
+    ]
+    with open(theirs / "t" / "estimates.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    alpha = next(row for row in rows if (row["group"], row["quantity"]) == ("dense", "alpha"))
+    assert float(alpha["estimate low"]) < float(alpha["estimate"]) < float(alpha["estimate high"])
+
+
+def test_budgets_give_isoflop_curves_and_their_figure(tmp_path, monkeypatch, capsys):
+    from tests.fit.planted import grid
+
+    monkeypatch.chdir(tmp_path)
+    table = grid(0, saving=0.15)
+    columns = ("group", "pair", "budget_flops", "num_params", "num_tokens", "train_flops", "loss_nats")
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*(table[c] for c in columns), strict=True))]
+    (tmp_path / "ours.csv").write_text("\n".join(lines) + "\n")
+    words = ["--law", "flops_tokens", "--reference", "base", "--draws", "100"]
+    found = as_json(capsys, "fit", "--csv", "ours.csv", *words, "--figures", "f")
+    assert len(found["fit"]["groups"]["base"]["minima"]) == 4
+    saving = found["fit"]["savings"]["target"]["surface"]["at_budgets"][1]["estimate"]
+    assert saving["low"] <= 0.15 <= saving["high"]
+    drawn = {path.name for path in (tmp_path / "f").iterdir()}
+    names = ("frontiers", "isoflop", "residuals", "saving", "savings_by_law")
+    assert drawn == {f"{name}.{kind}" for name in names for kind in ("svg", "pdf")}
+
+
+def test_an_experiment_writes_its_tables_and_figures_too(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("SMELT_RUNS", str(tmp_path / "runs"))
+    done(capsys, "fit", "quickstart", "--draws", "60", "--tables", tmp_path / "t", "--figures", tmp_path / "f")
+    assert {"savings.csv", "savings.tex", "exponents.tex", "minima.csv"} <= {p.name for p in (tmp_path / "t").iterdir()}
+    assert {"frontiers.svg", "isoflop.pdf"} <= {p.name for p in (tmp_path / "f").iterdir()}
+
+
+def test_what_is_imported_is_fitted_without_naming_a_column(theirs, capsys):
+    out = done(capsys, "import", "theirs.csv", *COLUMNS[:4], "--where", "L<9", "--out", "ours.csv")
+    assert out.startswith("48 rows in ours.csv\n")
+    assert (theirs / "ours.csv").read_text().startswith("num_params,num_tokens,loss_nats\n")
+    one, two = (
+        as_json(capsys, "fit", "--csv", name, *words, "--flops", "6ND", "--draws", "50")["estimates"]["all"]["E"]
+        for name, words in (("ours.csv", ()), ("theirs.csv", [*COLUMNS[:4], "--where", "L<9"]))
+    )
+    assert one == two
