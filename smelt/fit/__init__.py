@@ -14,6 +14,7 @@ Useful alone: `from smelt import fit`. Knows nothing of training, of a ledger or
     envelope    Approach 1: envelope of training curves
     frontier    loss = E + A C^-alpha through points, or of a surface
     savings     two frontiers: savings at budgets, gain_at_loss, crossing
+    currency    savings in a measured column, or with tokens to serve: currency_savings, serving_frontier
     link        accuracy against loss: fit_link, predict_accuracy
     groups      all of it for a table of runs in groups: fit_groups
     summary     the same as one plain dict: group_analysis
@@ -22,6 +23,15 @@ Useful alone: `from smelt import fit`. Knows nothing of training, of a ledger or
     planning    power: what a design can tell and what it costs; search: cheapest, the designs that tell enough
 """
 
+from smelt.fit.currency import (
+    Arm,
+    CostFit,
+    ServingFrontier,
+    currency_savings,
+    fit_cost,
+    serving_frontier,
+    serving_optimum,
+)
 from smelt.fit.designs import Design, Points, design_points, standing_points
 from smelt.fit.envelope import Envelope, envelope
 from smelt.fit.frontier import (
@@ -76,8 +86,10 @@ __all__ = [
     "SMELT",
     "AccuracyPrediction",
     "Allocation",
+    "Arm",
     "Candidate",
     "Correction",
+    "CostFit",
     "Crossing",
     "Design",
     "Effective",
@@ -98,6 +110,7 @@ __all__ = [
     "Power",
     "Prediction",
     "Saving",
+    "ServingFrontier",
     "Shape",
     "SharedFit",
     "SurfaceFit",
@@ -110,11 +123,13 @@ __all__ = [
     "correct_minima",
     "correct_minima_of_groups",
     "crossing",
+    "currency_savings",
     "decay",
     "design_points",
     "efficiencies",
     "envelope",
     "estimate",
+    "fit_cost",
     "fit_frontier",
     "fit_groups",
     "fit_link",
@@ -134,6 +149,8 @@ __all__ = [
     "predict_accuracy",
     "predicted_loss",
     "savings",
+    "serving_frontier",
+    "serving_optimum",
     "standing_points",
     "surface_frontier",
     "surface_optimum",
