@@ -210,7 +210,7 @@ def test_units_are_stated_and_conversions_are_said(tmp_path):
     assert shares.columns["density"].tolist() == [1 - 0.95]
     assert shares.columns["error"][0] == pytest.approx(0.342)
     other = table(tmp_path, columns={"num_params": "N", "loss:prose": "L"})
-    assert (other.loss, other.loss_unit) == ("loss:prose", "its own unit")
+    assert (other.loss, other.loss_unit) == ("loss:prose", "prose, its own unit")
 
 
 def test_columns_that_carry_our_names_need_no_naming(tmp_path):

@@ -283,11 +283,17 @@ def reading_lines(path: Path, num_rows: int, read: Mapping[str, Any]) -> list[st
         lines[0] += f"; {read['loss']} in {read['loss_unit']}"
     lines += read["notes"]
     if left_out := read["left_out"]:
-        kinds = Counter(item["reason"].partition(": ")[0].partition(" has ")[0] for item in left_out)
+        kinds = Counter(_kind(item["reason"]) for item in left_out)
         most = ", ".join(f"{number} x {reason}" for reason, number in kinds.most_common(4))
         first = f"the first is row {left_out[0]['row']}, {left_out[0]['reason']}"
         lines.append(f"{terminal.plural(len(left_out), 'row')} left out: {most}; {first}")
     return lines
+
+
+def _kind(reason: str) -> str:
+    """What rows that are left out for one cause have in common."""
+    alike = {"best of ": "not the best of its sweep", "repeats row ": "repeats another"}
+    return next((word for start, word in alike.items() if reason.startswith(start)), reason.partition(": ")[0])
 
 
 def warning_lines(warnings: Sequence[Mapping[str, Any]]) -> list[str]:

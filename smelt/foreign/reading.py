@@ -238,7 +238,7 @@ def _loss_of(columns: Mapping[str, str]) -> str | None:
 
 
 def _unit(loss: str) -> str:
-    return LOSSES[loss].split(",")[0] if loss in LOSSES else "its own unit"
+    return LOSSES[loss].split(",")[0] if loss in LOSSES else f"{loss.removeprefix(OTHER_LOSS)}, its own unit"
 
 
 def _repeats(kept: Sequence[_Row]) -> dict[int, int]:

@@ -49,14 +49,12 @@ def estimates(content: Mapping[str, Any]) -> Table:
                 ]
             )
     headings = {"quantity": False, "estimate": True, "s.e.": True, "": False}
-    method = content["fit"]["method"]
+    method, groups = content["fit"]["method"], content["fit"]["groups"].items()
     note = f"{method['law']['equation']}; {content['table']['loss_unit']}; intervals are 95 %. {method['surface']}."
-    lacking = [f"{name}: {why['surface']}" for name, why in _reasons(content) if "surface" in why]
+    lacking = [f"{name}: {group['reasons']['surface']}" for name, group in groups if "surface" in group["reasons"]]
+    absent = {answer["reason"].partition(": ")[2] for answer in content["optima"].values() if answer["reason"]}
+    lacking += [f"No optimum: {reason}." for reason in sorted(absent)]
     return _made({"group": False, **headings} if several else headings, rows, " ".join([note, *lacking]))
-
-
-def _reasons(content: Mapping[str, Any]) -> list[tuple[str, Mapping[str, str]]]:
-    return [(name, group["reasons"]) for name, group in content["fit"]["groups"].items()]
 
 
 def optima(answers: Sequence[Mapping[str, Any]], loss_unit: str) -> Table:
@@ -101,7 +99,7 @@ def savings(compared: Mapping[str, Mapping[str, Any]], reference: str) -> Table:
     rows = []
     for name, by_kind in compared.items():
         budgets = [[s["budget_flops"] for s in by_kind[kind]["at_budgets"] or []] for kind in order]
-        for index, budget in enumerate(max(budgets, key=len)):
+        for index, budget in enumerate(max(budgets, key=len, default=[])):
             at = {kind: (by_kind[kind]["at_budgets"] or [None] * (index + 1))[index] for kind in order}
             main = at.get(by_kind["recommended"])
             share = None if main is None else main["share_positive"]
@@ -117,7 +115,7 @@ def savings(compared: Mapping[str, Mapping[str, Any]], reference: str) -> Table:
     kinds = {KIND_NAMES[kind]: True for kind in order}
     headings = {"group": False, "FLOPs": True, **kinds, "draws that save": True, "": False}
     note = f"Compute saved over {reference} at equal loss; below 0 it needs more. The first kind is recommended."
-    return _made(headings, rows, " ".join([note, *_lacking(compared, order)]))
+    return _made(headings, rows, " ".join([note, *_lacking(compared)]))
 
 
 def gains(compared: Mapping[str, Mapping[str, Any]], reference: str) -> Table:
@@ -126,7 +124,7 @@ def gains(compared: Mapping[str, Mapping[str, Any]], reference: str) -> Table:
     rows = []
     for name, by_kind in compared.items():
         losses = [[g["loss"] for g in by_kind[kind]["at_losses"] or []] for kind in order]
-        for index, loss in enumerate(max(losses, key=len)):
+        for index, loss in enumerate(max(losses, key=len, default=[])):
             at = {kind: (by_kind[kind]["at_losses"] or [None] * (index + 1))[index] for kind in order}
             main = at.get(by_kind["recommended"])
             share = None if main is None else main["share_positive"]
@@ -143,13 +141,14 @@ def gains(compared: Mapping[str, Mapping[str, Any]], reference: str) -> Table:
     kinds = {f"gain, {KIND_NAMES[kind]}": True for kind in order}
     headings = {"group": False, "loss": True, **kinds, "at FLOPs": True, "draws that save": True, "": False}
     note = f"Compute that {reference} needs for this loss over the group's own; above 1 the group needs less."
-    return _made(headings, rows, " ".join([note, *_lacking(compared, order)]))
+    return _made(headings, rows, " ".join([note, *_lacking(compared)]))
 
 
 def _order(compared: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The kinds of frontier, that which most groups recommend first."""
+    """The kinds of frontier that any group has, that which most recommend first."""
     recommended = [by_kind["recommended"] for by_kind in compared.values()]
-    return sorted(KIND_NAMES, key=lambda kind: -recommended.count(kind))
+    had = [kind for kind in KIND_NAMES if any(by_kind[kind]["reason"] is None for by_kind in compared.values())]
+    return sorted(had, key=lambda kind: -recommended.count(kind))
 
 
 def _remark(main: Mapping[str, Any] | None, kind: str | None) -> str:
@@ -161,13 +160,14 @@ def _remark(main: Mapping[str, Any] | None, kind: str | None) -> str:
     return words if kind == "surface" else f"{words}; read from {KIND_NAMES[kind]}"
 
 
-def _lacking(compared: Mapping[str, Mapping[str, Any]], order: Sequence[str]) -> list[str]:
+def _lacking(compared: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Why kinds of frontier are missing, each reason once."""
     reasons: dict[str, list[str]] = {}
     for by_kind in compared.values():
-        for kind in order:
+        for kind in KIND_NAMES:
             if by_kind[kind]["reason"]:
-                reasons.setdefault(by_kind[kind]["reason"], []).append(KIND_NAMES[kind])
-    return [f"No {' and no '.join(dict.fromkeys(kinds))}: {reason}." for reason, kinds in reasons.items()]
+                reasons.setdefault(by_kind[kind]["reason"].partition(": ")[2], []).append(KIND_NAMES[kind])
+    return [f"Missing ({'; '.join(dict.fromkeys(kinds))}): {reason}." for reason, kinds in reasons.items()]
 
 
 def left_out(content: Mapping[str, Any]) -> Table:
@@ -197,7 +197,9 @@ def view(content: Mapping[str, Any]) -> dict[str, Any]:
 def of_fit(content: Mapping[str, Any]) -> dict[str, Table]:
     """All tables of a fit, by name."""
     unit = content["table"]["loss_unit"]
-    found = {"estimates": estimates(content), "optima": optima(list(content["optima"].values()), unit)}
+    found = {"estimates": estimates(content)}
+    if any(answer["loss"] for answer in content["optima"].values()):
+        found["optima"] = optima(list(content["optima"].values()), unit)
     if content["fit"]["savings"]:
         found["savings"] = savings(content["fit"]["savings"], content["fit"]["reference"])
     if any(group["minima"] for group in content["fit"]["groups"].values()):
