@@ -237,8 +237,12 @@ def bootstrap_shared(
     bound = fit.refit.bound
     parameters_RP = surface.redrawn(bound.problem, fit.refit.parameters_P, fit.refit.weights * together_RN)
     smallest = float(np.exp(bound.problem.log_loss_N.min()))
+    num_own = len(fit.law.parameters) - len(fit.shared)
+    undecided_R = (together_RN > 0).sum(axis=1) < fit.num_parameters
+    for group in fit.fits:
+        undecided_R |= (counts[group] > 0).sum(axis=1) < num_own
     fits = {
-        group: surface.with_draws(one, binding.named(bound, group, parameters_RP, smallest))
+        group: surface.with_draws(one, binding.named(bound, group, parameters_RP, smallest), undecided_R)
         for group, one in fit.fits.items()
     }
     return dataclasses.replace(fit, fits=fits)

@@ -31,6 +31,7 @@ NOISE_STREAM = 2  # apart from the stream that resamples units under the same se
 OBJECTIVES = ("huber_log", "squares_log", "absolute_log", "huber_raw", "squares_raw")
 # Huber 1964: 95 % efficient for Gaussian residuals, whose deviation is 1.4826 times their median absolute deviation.
 AUTO_DELTA = 1.345 * 1.4826
+MAX_UNDECIDED_FRAC = 0.05  # of draws that too few rows made: more move the ends of a 95 % interval
 AUTO_DELTA_SETTLED = 1e-7  # relative change of delta between two rounds
 MAX_AUTO_ROUNDS = 100
 SMALLEST_AUTO_DELTA = 1e-9  # relative to the loss: residuals of a noise-free table have no scale of their own
@@ -265,7 +266,8 @@ def bootstrap(
         counts = intervals.joint_counts({"": labels}, draws=draws, seed=seed)[""]
     parameters_RP = redrawn(fit.refit.problem, fit.refit.parameters_P, fit.refit.weights * counts)
     smallest = float(np.exp(fit.refit.problem.log_loss_N.min()))
-    return with_draws(fit, binding.named(fit.refit.bound, "", parameters_RP, smallest))
+    undecided_R = (counts > 0).sum(axis=1) < len(fit.law.parameters)
+    return with_draws(fit, binding.named(fit.refit.bound, "", parameters_RP, smallest), undecided_R)
 
 
 def redrawn(problem: Problem, parameters_P: np.ndarray, weight_RN: np.ndarray) -> np.ndarray:
@@ -280,8 +282,8 @@ def redrawn(problem: Problem, parameters_P: np.ndarray, weight_RN: np.ndarray) -
     return parameters_RP
 
 
-def with_draws(fit: SurfaceFit, by_name: dict[str, np.ndarray]) -> SurfaceFit:
-    """`fit` with the percentile intervals of draws of its parameters."""
+def with_draws(fit: SurfaceFit, by_name: dict[str, np.ndarray], undecided_R: np.ndarray) -> SurfaceFit:
+    """`fit` with the percentile intervals of draws of its parameters; `undecided_R` marks those of too few rows."""
     lost = np.isnan(by_name[fit.law.parameters[0]])
     method = f"percentiles of {len(lost)} bootstrap draws by unit"
     warnings = list(fit.warnings)
@@ -290,6 +292,14 @@ def with_draws(fit: SurfaceFit, by_name: dict[str, np.ndarray]) -> SurfaceFit:
             Flag(
                 code="draws_not_converged",
                 message=f"{np.mean(lost):.1%} of {len(lost)} bootstrap refits did not converge: left out",
+            )
+        )
+    if np.mean(undecided_R) > MAX_UNDECIDED_FRAC:
+        warnings.append(
+            Flag(
+                code="draws_undecided",
+                message=f"{np.mean(undecided_R):.0%} of the bootstrap draws have fewer different rows than parameters: "
+                "they stay near the fitted point, and the intervals are too narrow; add runs",
             )
         )
     return dataclasses.replace(

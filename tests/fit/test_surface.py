@@ -349,6 +349,15 @@ def test_as_many_rows_as_parameters_fit_but_know_no_noise():
     assert "few_rows" in {flag.code for flag in found.warnings}
 
 
+def test_draws_of_fewer_different_rows_than_parameters_are_flagged():
+    columns, losses = chinchilla_twin(seed=3, num_rows=6)
+    few = fit.bootstrap(fit.fit_surface(columns, losses, "chinchilla"), draws=200)
+    assert "draws_undecided" in {flag.code for flag in few.warnings}
+    columns, losses = chinchilla_twin(seed=3, num_rows=20)
+    more = fit.bootstrap(fit.fit_surface(columns, losses, "chinchilla"), draws=200)
+    assert "draws_undecided" not in {flag.code for flag in more.warnings}
+
+
 def test_a_fit_of_240_rows_and_a_thousand_draws_take_seconds():
     columns, losses = chinchilla_twin()
     started = time.process_time()
