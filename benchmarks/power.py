@@ -1,9 +1,9 @@
 """Planned widths and the smallest visible saving against simulated grids, fitted as users fit them.
 
-Run `python -m benchmarks.power > benchmarks/power.md` (some five minutes on one core; `--quick` half a minute). Every grid is
-drawn from its law with its noise, two groups, and fitted again. Is the scatter of every quantity the planned one? Are
-the intervals of a bootstrap as wide as planned? Does the comparison see in 80 % of grids the saving of which that was
-promised? And what do clipped residuals cost against least squares?
+Run `python -m benchmarks.power > benchmarks/power.md` (some five minutes on one core; `--quick`: seconds). Every grid
+is drawn from its law with its noise, two groups, and fitted again. Is the scatter of every quantity the planned one?
+Are the intervals of a bootstrap as wide as planned? Does the comparison see in 80 % of grids the saving of which that
+was promised? And what do clipped residuals cost against least squares?
 """
 
 import math
@@ -167,9 +167,9 @@ def refitted(base: designs.Ground, columns: Mapping[str, np.ndarray], log_loss: 
     """Parameters [2 groups, num_grids, P] of every grid, ln of coefficients first, each from the true law; NaN where a
     fit did not converge."""
     law = base.law
-    delta = 1e-3 if objective == "huber_log" else math.inf
+    delta, raw = surface.checked_objective(objective, 1e-3)
     design_KMN = law.design({name: np.log(values) for name, values in columns.items()})
-    problem = solver.problem(design_KMN, log_loss[0, 0], delta)
+    problem = solver.problem(design_KMN, log_loss[0, 0], delta, raw=raw)
     truth = [math.log(base.parameters[n]) if n in law.coefficients else base.parameters[n] for n in law.parameters]
     start = solver.centred(problem, np.repeat(np.array(truth)[None], log_loss.shape[1], axis=0))
     found = []
@@ -293,7 +293,7 @@ def main(num_grids: int, num_bootstrapped: int) -> None:
     for name, case in {**CASES, **FLAGGED}.items():
         planned, ratios = scatter_ratios(case, num_grids)
         exponents = [ratios[exponent] for exponent in laws.law(case[0]).exponents]
-        codes = [flag.code for flag in planned.warnings if flag.code != "extrapolated"]
+        codes = dict.fromkeys(flag.code for flag in planned.warnings if flag.code != "extrapolated")
         numbers = [ratios["E"], *exponents, *(ratios[key] for key in shown)]
         rows.append([name, *(f"{number:.2f}" for number in numbers), ", ".join(codes)])
     headings = ["design", "E", "size exponent", "token exponent", "allocation", "size", "loss", "saving at 2x"]

@@ -69,7 +69,7 @@ def sentences(result: Mapping[str, Any]) -> list[str]:
             text += f" Within what is known of the noise it is {_percent(ends[0])} to {_percent(ends[1])}."
         told.append(text)
         least = result["what_if"]["least_squares"]
-        if asked["objective"] != "squares_log" and found["smallest_saving"] > WORTH_SAYING * least:
+        if not asked["objective"].startswith("squares") and found["smallest_saving"] > WORTH_SAYING * least:
             told.append(
                 f"Fitted by least squares it would see {_percent(least)}: clipped residuals cost precision where "
                 "noise is Gaussian, most where pairs share it; they pay where runs go astray."

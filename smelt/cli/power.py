@@ -13,6 +13,7 @@ from smelt.cli.words import Json, assignments, at_least, print_json
 from smelt.errors import EXIT_DONE, EXIT_FAILED, BadInput
 
 Kind = Literal["isoflop", "branches"]
+Objective = Literal["huber_log", "squares_log", "absolute_log", "huber_raw", "squares_raw"]
 SHARE_OF_BUDGET = 20.0  # 4 budgets x 5 sizes x 2 groups, a factor 2 apart, cost 18.75 times their largest
 REACH_DOWN = 100.0  # of the compute asked at, where no pilot says from which runs on the law holds: chosen
 KEPT = 300  # candidates in the JSON and the figure
@@ -50,8 +51,8 @@ def power(
     pair_correlation: Annotated[float | None, arg(help="share of that variance that matched runs share")] = None,
     trunk_correlation: Annotated[float | None, arg(help="share of it that rows of one trunk share")] = None,
     seed_frac: Annotated[float | None, arg(help="share of it that another seed draws anew")] = None,
-    objective: Annotated[Literal["huber_log", "squares_log"], arg(help="of the fits to come")] = "huber_log",
-    delta: Annotated[float, arg(help="Huber threshold of the fits to come")] = 1e-3,
+    objective: Annotated[Objective, arg(help="of the fits to come")] = "huber_log",
+    delta: Annotated[str, arg(help="Huber's threshold of the fits to come: a number, or auto")] = "1e-3",
     figure: Annotated[Path | None, arg(help="also draw it: a .svg, .pdf or .png file")] = None,
     json: Json = False,
 ) -> int:
@@ -86,7 +87,7 @@ def power(
         seed_frac=seed_frac,
     )
     wanted, assumed = dict(assignments(want, float)), list[str]()
-    setting = {"saving": saving, "groups": groups, "objective": objective, "delta": delta}
+    setting = {"saving": saving, "groups": groups, "objective": objective, "delta": _threshold(delta)}
     options = {**setting, "flops_per_unit": pilot.flops_per_unit, "fixed": held}
     design = {"num_sizes": sizes, "span": span, "seeds": seeds[0], "decay_frac": decay_frac}
     candidates: list[Any] = []
@@ -157,7 +158,7 @@ def power(
         "grid": _grid(pilot, chosen, held),
         "curve": _curve(planned, chosen, found),
         "what_if": {
-            "least_squares": planned(chosen, objective="squares_log").smallest_saving,
+            "least_squares": planned(chosen, objective="squares_log", delta=1e-3).smallest_saving,
             "trunk_correlation_high": _if_trunks_share(planned, pilot, chosen),
             "noise_low_high": [
                 planned(chosen, noise=pilot.noise.times(factor)).smallest_saving for factor in pilot.noise_factors or ()
@@ -182,6 +183,13 @@ def _check(source, law, parameters, budget_flops, want, budgets, figure) -> None
         raise BadInput("a search needs both --budget-flops and --want, such as --want saving=0.1")
     if figure is not None and figure.suffix not in (".svg", ".pdf", ".png"):
         raise BadInput(f"cannot draw to {figure.name!r}: give a name that ends in .svg, .pdf or .png")
+
+
+def _threshold(text: str) -> float | str:
+    try:
+        return text if text == "auto" else float(text)
+    except ValueError:
+        raise BadInput(f"--delta is {text!r}: give a number above 0, or auto") from None
 
 
 def _pilot(

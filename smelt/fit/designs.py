@@ -21,7 +21,8 @@ from smelt.fit import laws, tables
 from smelt.fit.frontier import surface_frontier, surface_optimum
 
 KINDS = ("isoflop", "branches")
-DECAY_FRAC = 0.1  # assumed; 10 to 20 % of a run match a cosine (Haegele et al. 2024, arXiv 2405.18392)
+# Assumed; that a constant rate with a cooldown does as well as a cosine: Haegele et al. 2024, arXiv 2405.18392.
+DECAY_FRAC = 0.1
 SIZE_COLUMNS = ("flops_per_token", "num_params")
 
 

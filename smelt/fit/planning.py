@@ -19,13 +19,15 @@ from smelt.fit.designs import Design, Ground, Points, design_points, ground
 from smelt.fit.noise import TRUNK_CORRELATION, Noise
 from smelt.fit.precision import Fitting, covariances, gain_error, influence, quantities
 from smelt.fit.result import Flag, jsonable
-from smelt.fit.surface import OBJECTIVES
+from smelt.fit.surface import AUTO_DELTA, checked_objective
 
 TWO_SIDED, POWERED = 1.959964, 0.841621  # standard normal quantiles .975 and .80
 MAX_EXTRAPOLATION = 10.0
 MAX_RELATIVE_ERROR = 0.3  # of an exponent: beyond it first order is no picture of the fit (chosen)
 MAX_CONDITION = 1e7
 MAX_HALF_WIDTH_LOG = 700.0  # the logarithm of the largest float
+AUTO_SHARE = AUTO_DELTA / 1.4826  # of Gaussian noise's standard deviation: where the automatic delta settles
+SMALLEST_SHARE = 1e-4  # of it: what absolute residuals are reckoned with, and no digit away from their limit
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,15 +93,15 @@ def power(
     saving: float = 0.0,
     groups: int = 2,
     objective: str = "huber_log",
-    delta: float = 1e-3,
+    delta: float | str = 1e-3,
     fixed: Mapping[str, float] | None = None,
 ) -> Planned:
     """How wide every interval of a design will be, and the smallest saving that it can see.
 
     `design` in words, or the points of a grid that stands (`designs.standing_points`). `at_flops` is the compute of
     size, tokens, loss and saving: the largest budget where left out. `saving` is what is assumed to be true.
-    `objective` and `delta` are those of the fits to come. Raises BadInput for impossible numbers, no more rows than
-    parameters, and points that cannot tell the parameters apart.
+    `objective` and `delta` are those of the fits to come (`surface`). Raises BadInput for impossible numbers, no more
+    rows than parameters, and points that cannot tell the parameters apart.
 
     >>> from smelt.fit.noise import given_noise
     >>> law = {"E": 1.82, "A": 482.0, "B": 2085.0, "alpha": 0.348, "beta": 0.366}
@@ -160,21 +162,23 @@ def power(
     )
 
 
-def fitting_of(base: Ground, noise: Noise, at_flops: float, saving, groups, objective: str, delta: float) -> Fitting:
+def fitting_of(
+    base: Ground, noise: Noise, at_flops: float, saving: float, groups: int, objective: str, delta: float | str
+) -> Fitting:
+    """The fits to come, every number of the question checked."""
     if not (math.isfinite(at_flops) and at_flops > 0):
         raise BadInput(f"at_flops is {at_flops}; give a compute in FLOPs above 0")
     if not (math.isfinite(saving) and saving < 1):
         raise BadInput(f"the saving is {saving}; give a share of compute below 1, such as 0.1 (below 0: a loss)")
     if groups not in (1, 2):
         raise BadInput(f"groups is {groups}; give 2 for a comparison, 1 for a law alone")
-    if objective not in OBJECTIVES:
-        raise BadInput(f"objective is {objective!r}; choose one of {', '.join(OBJECTIVES)}")
-    if not delta > 0:
-        raise BadInput(f"delta is {delta}; the Huber threshold of a log residual is above 0, 1e-3 by custom")
-    if objective == "squares_log":
-        delta = math.inf
+    threshold, raw = checked_objective(objective, delta)
+    loss = base.floor + float(base.reducible(at_flops))
+    sd = float(noise.log_sd(loss)) * (loss if raw else 1.0)
+    if delta == "auto":
+        threshold = AUTO_SHARE * sd
     return Fitting(
-        noise=noise, delta=delta, threshold=delta / float(noise.log_sd(base.floor + base.reducible(at_flops)))
+        noise=noise, raw=raw, delta=max(threshold, SMALLEST_SHARE * sd), threshold=max(threshold / sd, SMALLEST_SHARE)
     )
 
 

@@ -33,10 +33,12 @@ SINGULAR = 1e13  # a condition number that leaves no digit of the parameters
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Fitting:
-    """How the fits to come are made: their noise, the Huber threshold on log residuals (infinite: least squares), and
-    `threshold`, delta over the noise where the savings are asked, at which correlations are clipped."""
+    """How the fits to come are made: their noise, the Huber threshold of their residuals (infinite: least squares),
+    whether those are of the loss (`raw`) or of its logarithm, and `threshold`, delta over the noise where the savings
+    are asked, at which correlations are clipped."""
 
     noise: Noise
+    raw: bool
     delta: float
     threshold: float
 
@@ -56,14 +58,15 @@ _correlation = lru_cache(maxsize=4096)(score_correlation)
 
 def influence(base: Ground, columns: Mapping[str, np.ndarray], fitting: Fitting) -> tuple[np.ndarray, np.ndarray]:
     """W times the standard deviation of each score [..., P, rows], and the condition number [...] of J' P J in centred
-    logarithms with unit diagonal, as the certificate of a fit has it.
+    logarithms with unit diagonal, as the certificate of a fit has it. J is of raw losses where the residuals are.
 
     Raises BadInput where the points cannot tell the parameters apart.
     """
     law = base.law
     loss = laws.predicted_loss(law, base.parameters, columns)
     gradient = laws.loss_gradient(law, base.parameters, columns)
-    jacobian = np.stack([gradient[name] * _unit(base, name) / loss for name in law.parameters], axis=-1)
+    per_residual = np.ones_like(loss) if fitting.raw else loss
+    jacobian = np.stack([gradient[name] * _unit(base, name) / per_residual for name in law.parameters], axis=-1)
     # Exponents about the mean of their columns, where the coefficients do not stand in for them.
     centre = np.zeros((*loss.shape[:-1], len(law.parameters), len(law.parameters))) + np.eye(len(law.parameters))
     for term in law.terms:
@@ -72,7 +75,7 @@ def influence(base: Ground, columns: Mapping[str, np.ndarray], fitting: Fitting)
                 place = law.parameters.index(term.coefficient), law.parameters.index(p.exponent)
                 centre[..., *place] -= p.sign * np.log(columns[p.column]).mean(axis=-1)
     jacobian = jacobian @ centre
-    sd = fitting.noise.log_sd(loss)
+    sd = fitting.noise.log_sd(loss) * loss / per_residual
     clipped = fitting.delta / sd
     transposed = np.swapaxes(jacobian, -1, -2)
     gram = transposed @ (score_slope(clipped)[..., None] * jacobian)
