@@ -24,6 +24,7 @@ import numpy as np
 from smelt.errors import BadInput
 from smelt.fit import tables
 from smelt.fit.frontier import (
+    WHOLE_STEPS,
     Optimum,
     axes,
     frontier_parameters,
@@ -191,7 +192,7 @@ def _measured_savings(target: Arm, reference: Arm, budgets_flops: Sequence, colu
             places = [log_optimum(point, at) for point, at in zip(points, (budget, needed), strict=True)]
             for arm, place in zip(arms, places, strict=True):
                 size, tokens = (float(np.exp(x)) for x in place)
-                factor = max(factor, furthest_outside(arm.surface, size_name, size, tokens)[0] or 1.0)
+                factor = max(factor, _outside(arm.surface, size_name, size, tokens))
             reason = too_far(factor)
             ours, theirs = (cost.log_value(*place) for cost, place in zip(costs, places, strict=True))
             value = None if reason is not None else float(-np.expm1(ours - theirs))
@@ -229,6 +230,11 @@ def _one_size(target: Arm, reference: Arm) -> str:
     if names[0] != names[1]:
         raise BadInput(f"the target's law is in {names[0]}, the reference's in {names[1]}; fit one law to both")
     return names[0]
+
+
+def _outside(surface: SurfaceFit, size_name: str, size: float, num_tokens: float) -> float:
+    factor, _ = furthest_outside(surface, size_name, size, num_tokens)
+    return 1.0 if factor is None or factor <= WHOLE_STEPS else factor
 
 
 def _parameters(arm: Arm, parameters: Mapping) -> tuple:
@@ -291,8 +297,8 @@ class ServingFrontier:
         """The factor by which the optimum at a cost leaves the rows: in size, tokens, their product or their ratio."""
         log_size, log_tokens = self._optimum(self.point, np.log(cost_flops))
         size, tokens = float(np.exp(log_size)), float(np.exp(log_tokens))
-        factor, _ = furthest_outside(self.surface, self.size_column, size, tokens)
-        return max(factor or 1.0, outside(tokens / size, self.tokens_per_size_range))
+        factor = _outside(self.surface, self.size_column, size, tokens)
+        return max(factor, outside(tokens / size, self.tokens_per_size_range))
 
     def _log_tokens(self, p: Mapping[str, np.ndarray], log_cost: np.ndarray) -> np.ndarray:
         """ln tokens at the optimum: the root of a function that rises everywhere and is bent one way only."""
