@@ -170,6 +170,30 @@ def test_no_step_away_from_the_fitted_point_lowers_its_objective(objective):
             assert sum_of(objective, found.delta, columns, losses, moved) >= least * (1 - 1e-10)
 
 
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_order_units_and_weights_move_no_objective_and_the_unit_of_the_loss_moves_one(objective):
+    columns, losses = chinchilla_twin(seed=11, num_rows=80)
+
+    def fitted(columns: dict, losses: np.ndarray, **options) -> dict:
+        return fit.fit_surface(columns, losses, "chinchilla", objective=objective, **options).parameters
+
+    found = fitted(columns, losses)
+    order = np.random.default_rng(0).permutation(80)
+    changed = {
+        "order": fitted({k: v[order] for k, v in columns.items()}, losses[order]),
+        "units": fitted({k: v / 1e6 for k, v in columns.items()}, losses),
+        "weights": fitted(columns, losses, weights=np.full(80, 3.0)),
+        "rounding": fitted(columns, losses * (1 + 1e-12)),
+        "bits": fitted(columns, losses / math.log(2)),
+    }
+    for change, parameters in changed.items():
+        unit = 1 / math.log(2) if change == "bits" else 1.0
+        same = [parameters[name] == pytest.approx(found[name], rel=1e-6) for name in ("alpha", "beta")]
+        same.append(parameters["E"] == pytest.approx(found["E"] * unit, rel=1e-6))
+        # A threshold in nats is another one in bits: what is summed changes, and so does its minimum.
+        assert all(same) == (objective != "huber_raw" or change != "bits"), change
+
+
 def test_least_squares_of_raw_residuals_is_scipy_s():
     from scipy.optimize import least_squares
 
@@ -356,6 +380,15 @@ def test_draws_of_fewer_different_rows_than_parameters_are_flagged():
     columns, losses = chinchilla_twin(seed=3, num_rows=20)
     more = fit.bootstrap(fit.fit_surface(columns, losses, "chinchilla"), draws=200)
     assert "draws_undecided" not in {flag.code for flag in more.warnings}
+
+
+def test_a_law_with_a_shape_is_drawn_a_thousand_times_in_seconds():
+    columns = columns_of(fit.laws.ISO_DEPTH, num_rows=240)
+    noise = np.exp(0.004 * np.random.default_rng(0).standard_t(4, 240))
+    losses = fit.predicted_loss(fit.laws.ISO_DEPTH, LAWS["iso_depth"], columns) * noise
+    started = time.process_time()
+    fit.bootstrap(fit.fit_surface(columns, losses, "iso_depth"), draws=1000)
+    assert time.process_time() - started < 5.0  # measured 0.6 s
 
 
 def test_a_fit_of_240_rows_and_a_thousand_draws_take_seconds():
