@@ -16,6 +16,10 @@ Useful alone: `from smelt import fit`. Knows nothing of training, of a ledger or
     savings     two frontiers: savings at budgets, gain_at_loss, crossing
     currency    savings in a measured column, or with tokens to serve: currency_savings, serving_frontier
     link        accuracy against loss: fit_link, predict_accuracy
+    diagnostics what a fit hangs on, where it fails and what to do: diagnose (leave_out, patterns: its parts)
+    profiles    how the objective rises as a parameter is held elsewhere: profile
+    jackknife   intervals from leaving budgets out in turn: jackknife; residual_bootstrap for those who ask
+    nested      are exponents shared, is there a floor: shared_test, floor_test (refits: what all four share)
     groups      all of it for a table of runs in groups: fit_groups
     summary     the same as one plain dict: group_analysis
     answers     questions to fits of groups: optima, losses of runs, what is saved at budgets and at losses
@@ -33,6 +37,7 @@ from smelt.fit.currency import (
     serving_optimum,
 )
 from smelt.fit.designs import Design, Points, design_points, standing_points
+from smelt.fit.diagnostics import Diagnostics, diagnose
 from smelt.fit.envelope import Envelope, envelope
 from smelt.fit.frontier import (
     Frontier,
@@ -54,6 +59,7 @@ from smelt.fit.isoflop import (
     isoflop_minima,
     minima_of_groups,
 )
+from smelt.fit.jackknife import Jackknife, jackknife, residual_bootstrap
 from smelt.fit.laws import (
     CHINCHILLA,
     FLOPS_TOKENS,
@@ -69,8 +75,10 @@ from smelt.fit.laws import (
     predicted_loss,
 )
 from smelt.fit.link import AccuracyPrediction, Link, fit_link, predict_accuracy
+from smelt.fit.nested import NestedTest, floor_test, shared_test
 from smelt.fit.noise import Noise, PilotNoise, given_noise, noise_from_rows
 from smelt.fit.planning import Planned, Width, power
+from smelt.fit.profiles import Profile, profile
 from smelt.fit.result import Estimate, Flag, estimate, jsonable
 from smelt.fit.savings import Crossing, Gain, Saving, crossing, gain_at_loss, savings
 from smelt.fit.search import Candidate, cheapest
@@ -92,6 +100,7 @@ __all__ = [
     "CostFit",
     "Crossing",
     "Design",
+    "Diagnostics",
     "Effective",
     "Envelope",
     "Estimate",
@@ -99,9 +108,11 @@ __all__ = [
     "Frontier",
     "Gain",
     "Groups",
+    "Jackknife",
     "Law",
     "Link",
     "Minimum",
+    "NestedTest",
     "Noise",
     "Optimum",
     "PilotNoise",
@@ -109,6 +120,7 @@ __all__ = [
     "Points",
     "Power",
     "Prediction",
+    "Profile",
     "Saving",
     "ServingFrontier",
     "Shape",
@@ -126,6 +138,7 @@ __all__ = [
     "currency_savings",
     "decay",
     "design_points",
+    "diagnose",
     "efficiencies",
     "envelope",
     "estimate",
@@ -135,11 +148,13 @@ __all__ = [
     "fit_link",
     "fit_shared",
     "fit_surface",
+    "floor_test",
     "gain_at_loss",
     "given_frontier",
     "given_noise",
     "group_analysis",
     "isoflop_minima",
+    "jackknife",
     "joint_counts",
     "jsonable",
     "minima_of_groups",
@@ -148,9 +163,12 @@ __all__ = [
     "predict",
     "predict_accuracy",
     "predicted_loss",
+    "profile",
+    "residual_bootstrap",
     "savings",
     "serving_frontier",
     "serving_optimum",
+    "shared_test",
     "standing_points",
     "surface_frontier",
     "surface_optimum",
