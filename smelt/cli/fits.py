@@ -22,6 +22,9 @@ Asked = Annotated[
     Positional[str], arg(metavar="NAME|FIT.json", help="an experiment, or a fit that smelt fit --csv --out wrote")
 ]
 Draws = Annotated[int, arg(help="bootstrap draws")]
+Currency = Annotated[str, arg(help="flops, secs, bytes, or flops+inference:TOKENS (training and TOKENS to serve)")]
+CURRENCIES = {"secs": "train_secs", "bytes": "stored_bytes"}
+BYTES_A_PARAMETER = 2  # of an experiment's stored model: in a saving it cancels
 SHOWN = 5  # differences of --again that are printed
 
 
@@ -329,12 +332,19 @@ def _fits_of(word: str, reference: str | None, draws: int | None) -> tuple[Any, 
         if draws is not None:
             raise BadInput(f"--draws says nothing about {word}: it was fitted with its own")
         found = fitted.asked(Path(word), reference)
-        return found.groups, {"loss": found.content["table"]["loss"], "loss_unit": found.content["table"]["loss_unit"]}
+        return found.groups, {name: found.content["table"][name] for name in ("loss", "loss_unit", "notes")}
     experiment, rows = rows_of(word)
+    table = analysis.table(rows)
+    kept = {row["run_id"]: row for row in rows}
+    secs = [kept[run_id]["train_secs"] for run_id in table["run_id"]]
+    if all(secs):
+        table["train_secs"] = secs
+    table["stored_bytes"] = [BYTES_A_PARAMETER * kept[run_id]["num_params_total"] for run_id in table["run_id"]]
     groups = fitting.fit_groups(
-        analysis.table(rows), reference or experiment.grid.reference, loss_column=analysis.LOSS, draws=draws or 1000
+        table, reference or experiment.grid.reference, loss_column=analysis.LOSS, draws=draws or 1000
     )
-    return groups, {"loss": analysis.LOSS, "loss_unit": "nats per token"}
+    notes = [f"stored_bytes is {BYTES_A_PARAMETER} bytes a parameter, embedding and head included"]
+    return groups, {"loss": analysis.LOSS, "loss_unit": "nats per token", "notes": notes}
 
 
 def predict(
@@ -346,6 +356,7 @@ def predict(
     run: Annotated[Words, arg(help="further columns of that run: flops_per_token=1e6")] = (),
     group: Annotated[str | None, arg(help="only this group or variant")] = None,
     fixed: Annotated[Words, arg(help="COLUMN=VALUE of the law's further columns: density=0.05")] = (),
+    currency: Currency = "flops",
     draws: Annotated[int | None, arg(help="bootstrap draws of an experiment's fit")] = None,
     tables: Tables = None,
     json: Json = False,
@@ -353,7 +364,8 @@ def predict(
     """Optimal size, tokens, tokens per parameter and loss at a compute, or the loss of one run, with 95 % intervals.
 
     Every answer says how far it extrapolates. e.g. smelt predict quickstart --flops 1e12; smelt predict fit.json
-    --flops 1e22 1e23; smelt predict fit.json --num-params 7e9 --num-tokens 2e12
+    --flops 1e22 1e23; smelt predict fit.json --num-params 7B --num-tokens 2T; smelt predict fit.json --flops 1e22
+    --currency flops+inference:1T (the best use of 1e22 FLOPs for training and serving a trillion tokens)
     """
     from smelt.fit import answers, jsonable
     from smelt.report import fits
@@ -372,12 +384,13 @@ def predict(
         raise BadInput("nothing is asked: give --flops X, or --num-params N --num-tokens D")
     groups, about = _fits_of(name, None, draws)
     replaced = dict(assignments(flat(fixed), float))
-    optima = answers.optima(groups, flat(flops), group=group, fixed=replaced) if flat(flops) else []
+    paid = _currency(currency)
+    optima = answers.optima(groups, flat(flops), group=group, fixed=replaced, **paid) if flat(flops) else []
     runs = answers.run_losses(groups, {**replaced, **columns}, group=group) if columns else []
-    result = jsonable({**about, "law": groups.method["law"], "optima": optima, "runs": runs})
+    result = jsonable({**about, "law": groups.method["law"], "currency": currency, "optima": optima, "runs": runs})
     made = {}
     if optima:
-        made["optima"] = fits.optima(result["optima"], about["loss_unit"])
+        made["optima"] = fits.optima(result["optima"], about["loss_unit"], currency)
     if runs:
         made["runs"] = fits.runs(result["runs"], about["loss_unit"])
     _write(made, tables)
@@ -386,7 +399,7 @@ def predict(
         return EXIT_DONE
     flags = [flag for answer in (*result["optima"], *result["runs"]) for flag in answer["warnings"]]
     lines = [part for table in made.values() for part in ("", shown(table))]
-    print("\n".join([groups.law.equation, *lines, *warning_lines(flags)]))
+    print("\n".join([groups.law.equation, *(about["notes"] if paid else []), *lines, *warning_lines(flags)]))
     return EXIT_DONE
 
 
@@ -407,6 +420,7 @@ def savings(
     loss: Annotated[Numbers, arg(help="losses at which the two are compared, in place of budgets")] = (),
     variant: Annotated[str | None, arg(help="only this group or variant")] = None,
     reference: Annotated[str | None, arg(help="another reference than the fit's own")] = None,
+    currency: Currency = "flops",
     draws: Annotated[int | None, arg(help="bootstrap draws of an experiment's fit")] = None,
     tables: Tables = None,
     json: Json = False,
@@ -414,7 +428,7 @@ def savings(
     """Compute that a group saves over the reference at equal loss, under every kind of frontier, with 95 % intervals.
 
     e.g. smelt savings quickstart; smelt savings quickstart --at 1e12; smelt savings fit.json --loss 2.5 2.4 --reference
-    dense
+    dense; smelt savings quickstart --currency secs
     """
     from smelt.fit import answers, jsonable
     from smelt.report import fits
@@ -429,19 +443,39 @@ def savings(
     points = flat(at) or list(groups.points_flops)
     if not flat(loss) and not points:
         raise BadInput(f"the compute of {name}'s rows is not known: name train_flops, or fit with --flops 6ND")
-    found = {
-        other: answers.gained(groups, other, flat(loss)) if flat(loss) else answers.saved(groups, other, points)
-        for other in others
-    }
-    result = jsonable({**about, "reference": groups.reference, "savings": found})
-    made = (fits.gains if flat(loss) else fits.savings)(result["savings"], groups.reference)
+    paid = _currency(currency)
+    if flat(loss) and paid:
+        raise BadInput(f"--loss compares training FLOPs: leave --currency {currency} out, or ask --at budgets")
+    found = {}
+    for other in others:
+        if flat(loss):
+            found[other] = answers.gained(groups, other, flat(loss))
+        else:
+            found[other] = (answers.saved_in if paid else answers.saved)(groups, other, points, **paid)
+    result = jsonable({**about, "reference": groups.reference, "currency": currency, "savings": found})
+    if flat(loss):
+        made = fits.gains(result["savings"], groups.reference)
+    else:
+        made = fits.savings(result["savings"], groups.reference, currency)
     _write({"gains" if flat(loss) else "savings": made}, tables)
     if json:
         print_json(result)
         return EXIT_DONE
     flags = [flag for by_kind in result["savings"].values() for flag in _flags(by_kind)]
-    print("\n".join([shown(made), *warning_lines(flags)]))
+    print("\n".join([*(about["notes"] if paid else []), shown(made), *warning_lines(flags)]))
     return EXIT_DONE
+
+
+def _currency(text: str) -> dict[str, Any]:
+    """As `answers` take it: nothing for training FLOPs, a measured column, or tokens to serve."""
+    if text == "flops":
+        return {}
+    if text in CURRENCIES:
+        return {"column": CURRENCIES[text]}
+    word, colon, tokens = text.partition(":")
+    if word != "flops+inference" or not colon:
+        raise BadInput(f"--currency is {text!r}: give flops, {', '.join(CURRENCIES)} or flops+inference:TOKENS")
+    return {"inference_tokens": _counted("--currency", tokens)}
 
 
 def _flags(by_kind: Mapping[str, Any]) -> list[Mapping[str, Any]]:

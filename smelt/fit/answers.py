@@ -8,9 +8,19 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from smelt.errors import BadInput
 from smelt.fit import tables
-from smelt.fit.frontier import Frontier, surface_optimum
+from smelt.fit.currency import (
+    Arm,
+    CostFit,
+    currency_savings,
+    fit_cost,
+    serving_frontier,
+    serving_optimum,
+)
+from smelt.fit.frontier import Frontier, frontier_parameters, log_optimum, surface_optimum
 from smelt.fit.groups import FRONTIER_KINDS, Groups, is_frontier, recommended, why_no_frontier
 from smelt.fit.laws import Power
 from smelt.fit.result import Estimate, Flag, estimate
@@ -18,6 +28,7 @@ from smelt.fit.savings import gain_at_loss, savings
 from smelt.fit.surface import SurfaceFit, predict
 
 FAR = 10.0  # times outside the rows
+COST_STREAM = 6  # apart from the streams of other draws under the same seed
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +36,9 @@ class Answer:
     """The optimum of a group at a compute; or, where `columns` are given, the loss of a run that has them.
 
     loss          at the optimum an interval of the law's loss; of a run a prediction interval, its scatter included
+    compute_flops   of training; of training and inference where tokens are to be served
     size          in `size_column`: num_params, or flops_per_token where the law is in FLOPs
+    cost          the measured column that was asked for (train_secs, stored_bytes) at the optimum
     extrapolation   the factor by which the compute (or any column) leaves the rows, 1 inside; extent the same in words
     reason        why there is no answer
     """
@@ -38,6 +51,7 @@ class Answer:
     num_tokens: Estimate | None = None
     tokens_per_param: Estimate | None = None
     loss: Estimate | None = None
+    cost: Estimate | None = None
     extrapolation: float | None = None
     extent: str | None = None
     reason: str | None = None
@@ -61,46 +75,103 @@ def known(fits: Groups, name: str | None) -> list[str]:
 
 
 def optima(
-    fits: Groups, compute_flops: Sequence[float], *, group: str | None = None, fixed: Mapping[str, float] | None = None
+    fits: Groups,
+    compute_flops: Sequence[float],
+    *,
+    group: str | None = None,
+    fixed: Mapping[str, float] | None = None,
+    column: str | None = None,
+    inference_tokens: float | None = None,
 ) -> list[Answer]:
     """Optimal size, tokens, tokens per parameter and loss of every group (or of one) at every compute, with intervals.
 
-    `fixed` replaces the law's fixed columns (density=0.05). The law is the surface; a law in compute alone has a loss
-    and no size. Raises BadInput for a compute that is not above 0 and an unknown group.
+    `fixed` replaces the law's fixed columns (density=0.05). `column` adds what a run at the optimum costs in a measured
+    column; with `inference_tokens` to serve the compute is that of training and inference. The law is the surface; a
+    law in compute alone has a loss and no size. Raises BadInput for a compute that is not above 0, an unknown group and
+    a column that the rows have not.
     """
     points = tables.positive("compute_flops", compute_flops)
-    return [_optimum(fits, name, float(point), fixed or {}) for name in known(fits, group) for point in points]
+    found = []
+    for name in known(fits, group):
+        surface, frontier = fits.surfaces[name], fits.frontiers[name].get("surface")
+        if surface is None or frontier is None:
+            reason = why_no_frontier(fits, name, "surface")
+            found += [Answer(group=name, compute_flops=float(point), reason=reason) for point in points]
+        elif is_frontier(fits.law):
+            if column is not None or inference_tokens is not None:
+                raise BadInput(f"{fits.law.equation} knows no size: fit a law in size and tokens to ask for its cost")
+            found += [_of_frontier(frontier, name, float(point)) for point in points]
+        else:
+            arm = _arm(fits, name, fixed)
+            cost = None if column is None else fit_cost(arm.columns, column, size_column=_size_column(fits))
+            found += [_of_surface(fits, name, arm, float(point), cost, inference_tokens) for point in points]
+    return found
 
 
-def _optimum(fits: Groups, name: str, compute: float, fixed: Mapping[str, float]) -> Answer:
-    surface, frontier = fits.surfaces[name], fits.frontiers[name].get("surface")
-    if surface is None or frontier is None:
-        return Answer(group=name, compute_flops=compute, reason=why_no_frontier(fits, name, "surface"))
-    low, high = frontier.compute_range_flops
-    factor = max(compute / high, low / compute, 1.0)
-    if is_frontier(fits.law):
-        return Answer(
-            group=name,
-            compute_flops=compute,
-            loss=_frontier_loss(frontier, compute),
-            extrapolation=factor,
-            extent=extent(factor),
-            warnings=_reach(factor, f"{compute:.3g} FLOPs", name),
-        )
-    optimum = surface_optimum(surface, compute, **{**fits.frontier_options[name], **fixed})
-    factor = max(factor, optimum.extrapolation or 1.0)
+def _arm(fits: Groups, name: str, fixed: Mapping[str, float] | None = None) -> Arm:
+    options = {**fits.frontier_options[name], **(fixed or {})}
+    surface = fits.surfaces[name]
+    assert surface is not None
+    return Arm(
+        surface=surface, columns=fits.rows[name], flops_per_unit=options.pop("flops_per_unit", None), fixed=options
+    )
+
+
+def _size_column(fits: Groups) -> str:
+    return "flops_per_token" if "flops_per_token" in fits.law.columns else "num_params"
+
+
+def _of_frontier(frontier: Frontier, name: str, compute: float) -> Answer:
+    factor = frontier.outside(compute)
     return Answer(
         group=name,
         compute_flops=compute,
+        loss=_frontier_loss(frontier, compute),
         extrapolation=factor,
         extent=extent(factor),
-        warnings=_reach(factor, f"the optimum at {compute:.3g} FLOPs", name),
-        size_column="flops_per_token" if "flops_per_token" in fits.law.columns else "num_params",
+        warnings=_reach(factor, f"{compute:.3g} FLOPs", name),
+    )
+
+
+def _of_surface(
+    fits: Groups, name: str, arm: Arm, compute: float, cost: CostFit | None, inference_tokens: float | None
+) -> Answer:
+    if inference_tokens is None:
+        optimum = surface_optimum(arm.surface, compute, flops_per_unit=arm.flops_per_unit, **arm.fixed)
+        factor = max(fits.frontiers[name]["surface"].outside(compute), optimum.extrapolation or 1.0)
+    else:
+        optimum = serving_optimum(serving_frontier(arm, inference_tokens), compute)
+        factor = optimum.extrapolation or 1.0
+    return Answer(
+        group=name,
+        compute_flops=compute,
+        size_column=_size_column(fits),
         size=optimum.size,
         num_tokens=optimum.num_tokens,
         tokens_per_param=optimum.tokens_per_param,
         loss=optimum.loss,
+        cost=None if cost is None else _cost_at_optimum(arm, cost, compute, fits.method["seed"]),
+        extrapolation=factor,
+        extent=extent(factor),
+        warnings=_reach(factor, f"the optimum at {compute:.3g} FLOPs", name) + (() if cost is None else cost.warnings),
     )
+
+
+def _cost_at_optimum(arm: Arm, cost: CostFit, compute: float, seed: int) -> Estimate:
+    """The measured cost of a run at the optimum: draws of the surface and of the cost's own fit."""
+
+    def place(parameters: Mapping) -> tuple:
+        return log_optimum(frontier_parameters(arm.surface, parameters, arm.flops_per_unit, arm.fixed), compute)
+
+    value, draws = float(np.exp(cost.log_value(*place(arm.surface.parameters)))), None
+    if arm.surface.draws is not None:
+        log_size, log_tokens = place(arm.surface.draws)
+        p_D3 = cost.coefficient_draws(len(log_size), [seed, COST_STREAM])
+        if p_D3 is not None:
+            with np.errstate(over="ignore"):
+                draws = np.exp(p_D3[:, 0] + p_D3[:, 1] * log_size + p_D3[:, 2] * log_tokens)
+    reason = None if draws is not None else "nothing tells the scatter of the cost"
+    return estimate(value, draws, method=f"{cost.name} at the optimum, draws of both fits", reason=reason)
 
 
 def _frontier_loss(frontier: Frontier, compute: float) -> Estimate:
@@ -153,15 +224,46 @@ def saved(fits: Groups, name: str, budgets_flops: Sequence[float]) -> dict[str, 
     return _compared(fits, name, "at_budgets", lambda pair: savings(*pair, budgets_flops))
 
 
+def saved_in(
+    fits: Groups,
+    name: str,
+    budgets_flops: Sequence[float],
+    *,
+    column: str | None = None,
+    inference_tokens: float | None = None,
+) -> dict[str, Any]:
+    """Savings in a measured column, or of training and inference (the budgets are then of both): of the surfaces alone,
+    which know sizes and tokens."""
+    _other(fits, name)
+    found: dict[str, Any] = {"recommended": None, "surface": {"at_budgets": None, "reason": None}}
+    lacking = [group for group in (name, fits.reference) if "surface" not in fits.frontiers[group]]
+    if lacking:
+        found["surface"]["reason"] = why_no_frontier(fits, lacking[0], "surface")
+    else:
+        pair = _arm(fits, name), _arm(fits, fits.reference)
+        try:
+            savings_found = currency_savings(*pair, budgets_flops, column=column, inference_tokens=inference_tokens)
+            found |= {"recommended": "surface", "surface": {"at_budgets": savings_found, "reason": None}}
+        except BadInput as error:
+            found["surface"]["reason"] = f"{name}: {error}"
+    for kind in ("saturating", "pure"):
+        found[kind] = {"at_budgets": None, "reason": "minima: they know compute alone"}
+    return found
+
+
 def gained(fits: Groups, name: str, losses: Sequence[float]) -> dict[str, Any]:
     """The same at losses: kind -> {"at_losses": a Gain a loss or None, "reason"}."""
     return _compared(fits, name, "at_losses", lambda pair: gain_at_loss(*pair, losses))
 
 
-def _compared(fits: Groups, name: str, key: str, compare: Callable[[tuple], list]) -> dict[str, Any]:
+def _other(fits: Groups, name: str) -> None:
     known(fits, name)
     if name == fits.reference:
         raise BadInput(f"{name} is the reference itself; give another group, or another reference")
+
+
+def _compared(fits: Groups, name: str, key: str, compare: Callable[[tuple], list]) -> dict[str, Any]:
+    _other(fits, name)
     best = recommended(fits, name)
     found: dict[str, Any] = {"recommended": best}
     for kind in sorted(FRONTIER_KINDS, key=lambda kind: kind != best):

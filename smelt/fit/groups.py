@@ -74,10 +74,10 @@ def fit_groups(
     """Every fit of a grid of runs, or of anybody's table.
 
     `table` holds one list or array a column, one entry a run: `loss_column` and the law's columns; and where there are
-    any group, budget_flops (nominal, a label), num_params, num_tokens, train_flops (as achieved), pair (the label of
-    the size that matched runs of several groups share), run_id, row (its place in a file) and unit. Training FLOPs per
-    token are train_flops / num_tokens; a column flops_per_token that says otherwise is refused. Without a group all
-    rows are one; without budgets there are no IsoFLOP minima.
+    any group, budget_flops (nominal, a label), num_params, num_tokens, train_flops (as achieved), train_secs,
+    stored_bytes, pair (the label of the size that matched runs of several groups share), run_id, row (its place in a
+    file) and unit. Training FLOPs per token are train_flops / num_tokens; a column flops_per_token that says otherwise
+    is refused. Without a group all rows are one; without budgets there are no IsoFLOP minima.
 
     `law` is fitted to each group and its frontier taken under C = flops_per_token * num_tokens (`fixed` gives
     density for SMELT's law), or under C = flops_per_unit * num_params * num_tokens for a law in num_params:

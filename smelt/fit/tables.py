@@ -14,6 +14,8 @@ from smelt.errors import BadInput
 from smelt.fit.laws import Law
 from smelt.fit.result import Flag
 
+SIZES = ("budget_flops", "num_params", "num_tokens", "train_flops")
+CURRENCIES = ("train_secs", "stored_bytes")  # what a run cost besides FLOPs
 ONE_GROUP = "all"  # the name of the rows of a table without groups
 # A budget's runs end on whole steps; further from the nominal budget than this, an IsoFLOP curve is not one.
 MAX_BUDGET_MISS = 0.02
@@ -78,7 +80,7 @@ def rows_of_groups(
     table: Mapping[str, Sequence], loss_column: str, law: Law, flops_per_unit: float | None
 ) -> tuple[dict, list[dict], list[Flag], str]:
     """Checked columns, what is left out, flags, and what the bootstrap resamples in words."""
-    optional = [name for name in ("budget_flops", "num_params", "num_tokens", "train_flops") if name in table]
+    optional = [name for name in (*SIZES, *CURRENCIES) if name in table]
     needed = list(dict.fromkeys([*optional, *_needed(law, table), loss_column]))
     for name in needed:
         if name not in table:

@@ -19,6 +19,7 @@ QUANTITIES = {
     "token_exponent": "optimal tokens ~ C^x",
     "frontier_exponent": "frontier: loss above the floor ~ C^-x",
 }
+COSTS = {"secs": "training seconds", "bytes": "stored bytes"}
 SIZES = {"num_params": "parameters", "flops_per_token": "FLOPs per token"}
 
 
@@ -57,10 +58,11 @@ def estimates(content: Mapping[str, Any]) -> Table:
     return _made({"group": False, **headings} if several else headings, rows, " ".join([note, *lacking]))
 
 
-def optima(answers: Sequence[Mapping[str, Any]], loss_unit: str) -> Table:
+def optima(answers: Sequence[Mapping[str, Any]], loss_unit: str, currency: str = "flops") -> Table:
     """Optimal size, tokens and loss a row a group and compute, with how far each extrapolates."""
+    served = currency.partition("inference:")[2]
     size = next((SIZES[a["size_column"]] for a in answers if a["size_column"]), None)
-    headings = {"group": False, "FLOPs": True}
+    headings = {"group": False, f"FLOPs with {served} tokens served" if served else "FLOPs": True}
     if size is not None:
         headings |= {f"optimal {size}": True, "tokens": True, "tokens per parameter": True}
     rows = []
@@ -70,11 +72,15 @@ def optima(answers: Sequence[Mapping[str, Any]], loss_unit: str) -> Table:
         if size is not None:
             ratio = significant(answer["tokens_per_param"], 3)
             row += [sized(answer["size"]), sized(answer["num_tokens"]), ratio]
-        rows.append([*row, significant(answer["loss"], 4), answer["extent"] or answer["reason"] or ""])
+        costs = [significant(answer["cost"], 3)] if currency in COSTS else []
+        rows.append([*row, significant(answer["loss"], 4), *costs, answer["extent"] or answer["reason"] or ""])
     note = "Intervals are 95 %, of the law's optimum; one run's loss scatters beyond."
     if size == SIZES["flops_per_token"]:
         note += " Tokens per parameter count a parameter as six training FLOPs per token."
-    return _made({**headings, f"loss ({loss_unit})": True, "": False}, rows, note)
+    headings[f"loss ({loss_unit})"] = True
+    if currency in COSTS:
+        headings[COSTS[currency]] = True
+    return _made({**headings, "": False}, rows, note)
 
 
 def runs(answers: Sequence[Mapping[str, Any]], loss_unit: str) -> Table:
@@ -93,8 +99,10 @@ def runs(answers: Sequence[Mapping[str, Any]], loss_unit: str) -> Table:
     return _made(headings, rows, "95 % prediction intervals: the law's uncertainty and the scatter of one run.")
 
 
-def savings(compared: Mapping[str, Mapping[str, Any]], reference: str) -> Table:
-    """Compute saved at every budget under every kind of frontier, the recommended one first."""
+def savings(compared: Mapping[str, Mapping[str, Any]], reference: str, currency: str = "flops") -> Table:
+    """What is saved at every budget under every kind of frontier, the recommended one first."""
+    served = currency.partition("inference:")[2]
+    what = f"Compute of training and {served} tokens served" if served else COSTS.get(currency, "compute").capitalize()
     order = _order(compared)
     rows = []
     for name, by_kind in compared.items():
@@ -114,7 +122,8 @@ def savings(compared: Mapping[str, Mapping[str, Any]], reference: str) -> Table:
             )
     kinds = {KIND_NAMES[kind]: True for kind in order}
     headings = {"group": False, "FLOPs": True, **kinds, "draws that save": True, "": False}
-    note = f"Compute saved over {reference} at equal loss; below 0 it needs more. The first kind is recommended."
+    note = f"{what} saved over {reference} at equal loss; below 0 it needs more."
+    note += " The first kind is recommended." if len(order) > 1 else ""
     return _made(headings, rows, " ".join([note, *_lacking(compared)]))
 
 

@@ -151,6 +151,29 @@ def test_an_experiment_is_asked_in_the_same_words(capsys, monkeypatch, tmp_path)
     assert gains["savings"]["loop_middle"]["surface"]["at_losses"][0]["gain"]["value"] > 0
 
 
+def test_savings_and_optima_are_given_in_other_currencies(theirs, capsys, monkeypatch):
+    done(capsys, *FIT, "--group", "who", "--reference", "dense", "--out", "fit.json")
+    served = as_json(capsys, "savings", "fit.json", "--at", "1e18", "--currency", "flops+inference:1B")
+    assert served["savings"]["sparse"]["surface"]["at_budgets"][0]["estimate"]["value"] > 0
+    assert "FLOPs with 1B tokens served" in done(
+        capsys, "predict", "fit.json", "--flops", "1e18", "--currency", "flops+inference:1B"
+    )
+    assert "train_secs" in done(capsys, "savings", "fit.json", "--at", "1e18", "--currency", "secs")
+    for words, message in (
+        (["savings", "fit.json", "--currency", "euros"], "--currency is 'euros': give flops, secs, bytes or flops+inf"),
+        (["savings", "fit.json", "--loss", "2.6", "--currency", "secs"], "--loss compares training FLOPs"),
+        (["predict", "fit.json", "--flops", "1e18", "--currency", "secs"], "train_secs"),
+    ):
+        code, out, err = smelt(capsys, *words)
+        assert (code, out, len(err.splitlines())) == (2, "", 1)
+        assert message in err
+    monkeypatch.setenv("SMELT_RUNS", str(theirs))
+    secs = done(capsys, "predict", "quickstart", "--flops", "2e11", "--draws", "60", "--currency", "secs")
+    assert "training seconds" in secs
+    stored = done(capsys, "savings", "quickstart", "--draws", "60", "--currency", "bytes")
+    assert stored.startswith("stored_bytes is 2 bytes a parameter")
+
+
 def test_tables_are_written_with_their_numbers(theirs, capsys):
     done(capsys, *FIT, "--group", "who", "--reference", "dense", "--tables", "t")
     assert sorted(path.name for path in (theirs / "t").iterdir()) == [

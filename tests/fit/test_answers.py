@@ -97,3 +97,35 @@ def test_a_group_without_a_law_answers_with_its_reason():
     assert (answer.size, answer.loss) == (None, None)
     assert answer.reason.startswith("few: 3 rows cannot fix the 5 parameters")
     assert answers.saved(few, "few", [1e18])["recommended"] is None
+
+
+def test_savings_in_seconds_are_those_of_the_rows_and_other_frontiers_know_compute_alone():
+    table = table_of(groups={"dense": 1.0, "sparse": 1.0})
+    # The sparse arm is as good and takes twice the time for its FLOPs.
+    table["train_secs"] = [
+        flops / 1e12 * (2 if group == "sparse" else 1)
+        for group, flops in zip(table["group"], table["train_flops"], strict=True)
+    ]
+    fits = fit.fit_groups(table, "dense", law="chinchilla", draws=200)
+    found = answers.saved_in(fits, "sparse", [1e18], column="train_secs")
+    estimate = found["surface"]["at_budgets"][0].estimate
+    assert estimate.low <= -1 <= estimate.high
+    assert found["pure"]["reason"] == "minima: they know compute alone"
+    for name, secs in (("dense", 1e6), ("sparse", 2e6)):
+        (answer,) = answers.optima(fits, [1e18], group=name, column="train_secs")
+        assert answer.cost.value == pytest.approx(secs, rel=1e-6)
+        assert answer.cost.low <= answer.cost.value <= answer.cost.high
+    with pytest.raises(BadInput, match="stored_bytes"):
+        answers.optima(fits, [1e18], column="stored_bytes")
+    assert "stored_bytes" in answers.saved_in(fits, "sparse", [1e18], column="stored_bytes")["surface"]["reason"]
+
+
+def test_tokens_to_serve_make_the_best_model_smaller(fits):
+    (plain,) = answers.optima(fits, [1e18], group="dense")
+    (free,) = answers.optima(fits, [1e18], group="dense", inference_tokens=0.0)
+    (served,) = answers.optima(fits, [1e18], group="dense", inference_tokens=1e10)
+    assert free.size.value == pytest.approx(plain.size.value)
+    assert served.size.high < plain.size.low
+    assert served.loss.value > plain.loss.value
+    found = answers.saved_in(fits, "sparse", [1e18], inference_tokens=1e9)["surface"]["at_budgets"][0].estimate
+    assert 0 < found.low <= found.value
