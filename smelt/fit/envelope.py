@@ -27,7 +27,7 @@ from smelt.fit.result import Estimate, Flag, estimate
 DISCRETENESS_NOTE = (
     "An envelope steps from size to size. On noise-free curves of Chinchilla's law with exponent .513, a line through "
     "all its points gives .42, .45 and .42 for 6 and 8 sizes a factor 2 apart and 12 a factor 1.5 apart, a line "
-    "through its hand-overs .511, .514 and .513. Runs that scatter draw the latter to smaller exponents, by 1 to 5 % "
+    "through its hand-overs .513 each time. Runs that scatter draw the latter to smaller exponents, by 1 to 5 % "
     "where they scatter by 0.3 %, the more the closer the sizes are."
 )
 EARLY_FRAC = 0.05  # of a run's tokens: chosen
