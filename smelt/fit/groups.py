@@ -129,7 +129,7 @@ def fit_groups(
         if surface is not None:
             found["surface"] = attempt(why, "frontier surface", _of_surface, surface, ranges[name], options[name])
         for kind, saturating in (("pure", False), ("saturating", True)):
-            through = minima[name], shared.get("minima")
+            through = minima[name], None if {"budget_flops", "num_params"} <= rows.keys() else shared["minima"]
             found[kind] = attempt(why, f"frontier {kind}", _through_minima, *through, saturating=saturating, seed=seed)
         frontiers[name] = {kind: frontier for kind, frontier in found.items() if frontier is not None}
     return Groups(
