@@ -111,6 +111,7 @@ def _terms(law: laws.Law) -> list[tuple[int, laws.Term]]:
 
 
 def _add_offsets(law: laws.Law, logs: Mapping[str, np.ndarray], offset_KN: np.ndarray) -> None:
+    logs = {**logs, **{c.name: c.log_value(logs, {}) for c in law.effective if not c.shapes}}
     for k, term in _terms(law):
         for power in term.powers:
             if power.column in logs and not isinstance(power.exponent, str):
@@ -118,7 +119,7 @@ def _add_offsets(law: laws.Law, logs: Mapping[str, np.ndarray], offset_KN: np.nd
 
 
 def _curves(law, logs, rows, places, means) -> list[Curve]:
-    made = {column.name: column for column in law.effective}
+    made = {column.name: column for column in law.effective if column.shapes}
     found = []
     for k, term in _terms(law):
         for power in term.powers:

@@ -38,16 +38,20 @@ def check_rows(law: laws.Law, arrays: Mapping[str, np.ndarray], num_parameters: 
 
 
 def _checked(column: laws.Effective, logs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The effective column's logarithm in the middle of its shapes' ranges."""
-    middle = [
-        0.5 * (math.log(shape.low) + math.log(shape.high)) if shape.positive else 0.5 * (shape.low + shape.high)
-        for shape in column.shapes
-    ]
+    """The effective column's logarithm in the middle of its shapes' ranges, or at an end where that has none."""
     means = {name: float(values.mean()) for name, values in logs.items()}
-    with np.errstate(all="ignore"):
-        jet = column.log_value(logs, laws.natural_shapes(column.shapes, variables(middle), means))
-    log_value = np.broadcast_to(jet.value if column.shapes else jet, np.shape(next(iter(logs.values()))))
-    if not np.isfinite(log_value).all():
+    num_rows = len(next(iter(logs.values())))
+    for share in (0.5, 0.0, 1.0):
+        ends = [
+            np.log([shape.low, shape.high]) if shape.positive else (shape.low, shape.high) for shape in column.shapes
+        ]
+        free = variables([low + share * (high - low) for low, high in ends])
+        with np.errstate(all="ignore"):
+            jet = column.log_value(logs, laws.natural_shapes(column.shapes, free, means))
+        log_value = np.broadcast_to(jet.value if column.shapes else jet, num_rows)
+        if np.isfinite(log_value).all():
+            break
+    else:
         row = int(np.flatnonzero(~np.isfinite(log_value))[0])
         at = ", ".join(f"{name} {np.exp(logs[name][row]):g}" for name in column.of)
         raise BadInput(f"{column.name} has no value in row {row} ({at}); it is {column.equation}: leave the row out")

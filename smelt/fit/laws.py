@@ -159,15 +159,16 @@ class Law:
     def design(self, log_columns: Mapping[str, np.ndarray]) -> np.ndarray:
         """Z [num_coefficients, num_exponents, num_rows]: the derivative of each log term by each exponent.
 
-        Of plain columns; effective ones move with shapes and are not in it.
+        Of plain columns, and of effective ones without shapes; those that move with shapes are not in it.
         """
         num_rows = len(next(iter(log_columns.values())))
         design = np.zeros((len(self.coefficients), len(self.exponents), num_rows))
         offset = 0 if self.floor is None else 1
-        made = {column.name for column in self.effective}
+        log_columns = {**log_columns, **{c.name: c.log_value(log_columns, {}) for c in self.effective if not c.shapes}}
+        moving = {column.name for column in self.effective if column.shapes}
         for index, term in enumerate(self.terms):
             for power in term.powers:
-                if power.column not in made and isinstance(power.exponent, str):
+                if power.column not in moving and isinstance(power.exponent, str):
                     row = self.exponents.index(power.exponent)
                     design[offset + index, row] += power.sign * log_columns[power.column]
         return design

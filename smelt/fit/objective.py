@@ -134,7 +134,8 @@ def log_terms(problem: Problem, centred_RP: np.ndarray) -> np.ndarray:
         u_RKN += problem.offset_KN
     for curve in problem.curves:
         log_column, _ = _curve_values(curve, centred_RP)
-        u_RKN[:, curve.term, curve.rows] += _power(curve, centred_RP) * log_column
+        with np.errstate(invalid="ignore"):
+            u_RKN[:, curve.term, curve.rows] += _power(curve, centred_RP) * log_column
     return u_RKN
 
 
@@ -149,8 +150,8 @@ def _curve_values(curve: Curve, parameters_RP: np.ndarray) -> tuple[np.ndarray, 
     """The log column less its mean over the rows, [R, rows], and that mean [R]."""
     with np.errstate(all="ignore"):  # a step that leaves a formula's domain is refused by its NaN
         values = curve.log_column([parameters_RP[:, shape, None] for shape in curve.shapes])
-    mean_R = np.mean(values, axis=1)
-    return values - mean_R[:, None], mean_R
+        mean_R = np.mean(values, axis=1)
+        return values - mean_R[:, None], mean_R
 
 
 def residuals(problem: Problem, centred_RP: np.ndarray, log_loss_RN: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -73,6 +73,47 @@ def test_a_law_of_one_s_own_with_an_effective_column_is_a_formula_and_recovers()
     assert law.columns == ("num_params", "num_tokens", "batch_tokens")
 
 
+def test_a_formula_without_shapes_is_a_column():
+    ratio = fit.Effective(
+        name="tokens_per_param",
+        of=("num_tokens", "num_params"),
+        shapes=(),
+        log_value=lambda ln, shape: ln["num_tokens"] - ln["num_params"],
+        equation="num_tokens / num_params",
+    )
+    terms = (fit.decay("A", num_params="alpha"), fit.decay("B", tokens_per_param="beta", num_params=0.25))
+    law = fit.Law(name="ratio", floor="E", effective=(ratio,), terms=terms)
+    truth = {"E": 1.7, "A": 300.0, "B": 90.0, "alpha": 0.33, "beta": 0.35}
+    columns = planted.columns_of(fit.CHINCHILLA, num_rows=60)
+    found = fit.fit_surface(columns, fit.predicted_loss(law, truth, columns), law)
+    for name, value in truth.items():
+        assert found.parameters[name] == pytest.approx(value, rel=1e-6), name
+
+
+def test_a_formula_with_an_edge_is_fitted_up_to_it():
+    # Parameters less an unknown number of embeddings: no logarithm where more are taken off than a run has.
+    inner = fit.Effective(
+        name="num_params_inner",
+        of=("num_params",),
+        shapes=(fit.Shape(name="embedding", low=1e4, high=1e8, positive=True),),
+        log_value=lambda ln, shape: np.log(np.exp(ln["num_params"]) - shape["embedding"]),
+        equation="num_params - embedding",
+    )
+    terms = (fit.decay("A", num_params_inner="alpha"), fit.decay("B", num_tokens="beta"))
+    law = fit.Law(name="inner", floor="E", effective=(inner,), terms=terms)
+    truth = {"E": 1.7, "A": 300.0, "B": 900.0, "alpha": 0.33, "beta": 0.35, "embedding": 1.5e7}
+    columns = planted.columns_of(fit.CHINCHILLA, num_rows=60)
+    losses = fit.predicted_loss(law, truth, columns)
+    found = fit.fit_surface(columns, losses, law)
+    assert found.certificate.certified, found.certificate.why_not
+    for name, value in truth.items():
+        assert found.parameters[name] == pytest.approx(value, rel=1e-6), name
+    noise = np.exp(0.003 * np.random.default_rng(0).standard_normal(60))
+    drawn = fit.bootstrap(fit.fit_surface(columns, losses * noise, law), draws=100)
+    assert np.isnan(drawn.draws["embedding"]).mean() < 0.05
+    assert drawn.estimates["embedding"].low < truth["embedding"] < columns["num_params"].min()
+
+
 def test_a_law_of_three_terms_with_a_tied_exponent_is_one_value_and_recovers():
     law = fit.Law(
         name="tied",
