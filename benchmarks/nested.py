@@ -104,7 +104,9 @@ def jackknife_coverage(simulations: int) -> None:
 
 def shared_rates(simulations: int) -> None:
     print("\nshared_test of both exponents, two groups: share of p < 0.05\n")
-    print("| budgets x sizes | pairs share | exponent a apart | T, delta 1e-3 | T, squares | joint draws, delta 1e-3 |")
+    print(
+        "| budgets x sizes | pairs share | exponent a apart | T, delta auto | T, delta 1e-3 | joint draws, delta auto |"
+    )
     print("|---|---|---|---|---|---|")
     for num_budgets, num_sizes in ((4, 5), (6, 7)):
         columns, _ = grid(num_budgets, num_sizes)
@@ -125,17 +127,17 @@ def shared_rates(simulations: int) -> None:
                     units = {name: list(range(len(size))) for name in losses} if common else None
                     options = {"units": units, "law": "flops_tokens"}
                     one = nested.shared_test(tables, losses, draws=200, **options)
-                    two = nested.shared_test(tables, losses, draws=2, objective="squares_log", **options)
-                    hits["robust"] += one.p_value < 0.05
-                    hits["squares"] += two.p_value < 0.05
+                    two = nested.shared_test(tables, losses, draws=2, delta=1e-3, **options)
+                    hits["auto"] += one.p_value < 0.05
+                    hits["small"] += two.p_value < 0.05
                     hits["joint"] += one.joint_p_value is not None and one.joint_p_value < 0.05
-                shares = " | ".join(f"{hits[key] / simulations:.3f}" for key in ("robust", "squares", "joint"))
+                shares = " | ".join(f"{hits[key] / simulations:.3f}" for key in ("auto", "small", "joint"))
                 print(f"| {num_budgets} x {num_sizes} | {common:g} | {apart:g} | {shares} |", flush=True)
 
 
 def floor_rates(simulations: int) -> None:
     print("\nfloor_test: share of p < 0.05; the planted floor as a share of the smallest loss\n")
-    print("| budgets x sizes | floor | delta 1e-3 | squares |\n|---|---|---|---|")
+    print("| budgets x sizes | floor | delta auto | delta 1e-3 |\n|---|---|---|---|")
     for num_budgets, num_sizes in ((4, 5), (6, 7)):
         columns, _ = grid(num_budgets, num_sizes)
         reducible = laws.predicted_loss(laws.FLOPS_TOKENS, {**LAW, "E": 0.0}, columns)
@@ -144,10 +146,10 @@ def floor_rates(simulations: int) -> None:
             hits: collections.Counter = collections.Counter()
             for seed in range(simulations):
                 loss = (floor + reducible) * np.exp(noise(np.random.default_rng(seed), reducible.shape))
-                for objective in ("huber_log", "squares_log"):
-                    found = fit.fit_surface(columns, loss, "flops_tokens", objective=objective)
-                    hits[objective] += nested.floor_test(found).p_value < 0.05
-            rates = " | ".join(f"{hits[key] / simulations:.3f}" for key in ("huber_log", "squares_log"))
+                for delta in ("auto", 1e-3):
+                    found = fit.fit_surface(columns, loss, "flops_tokens", delta=delta)
+                    hits[delta] += nested.floor_test(found).p_value < 0.05
+            rates = " | ".join(f"{hits[key] / simulations:.3f}" for key in ("auto", 1e-3))
             print(f"| {num_budgets} x {num_sizes} | {share:g} | {rates} |", flush=True)
 
 

@@ -17,8 +17,8 @@ from smelt.fit.result import Flag
 
 LEVEL = 0.01
 MOVES_STANDARD_ERRORS = 1.0
-# Without one of n rows a parameter moves by sqrt(P / n) standard errors or so; three times that is chance in few rows.
-MOVES_BY_CHANCE = 3.0
+# Without one of n rows a parameter moves by sqrt(P / n) standard errors or so, and by this many times it by chance.
+MOVES_BY_CHANCE = 3.5
 MAX_WORST = 5
 WORST_FRAC = 0.05  # of the rows: dropping so few should decide nothing
 TOP_FRAC = 0.2  # of the rows, held out where there are no budgets
@@ -108,7 +108,8 @@ def _largest(rows: Rows, reasons: dict[str, str]) -> tuple[str, np.ndarray] | No
     if rows.budgets is not None:
         levels = np.unique(rows.budgets)
         out = np.flatnonzero(rows.budgets == levels[-1])
-        what = f"the largest budget, {levels[-1]:.4g}" if np.issubdtype(levels.dtype, np.number) else f"{levels[-1]}"
+        name = f"{levels[-1]:.4g}".replace("e+", "e") if np.issubdtype(levels.dtype, np.number) else str(levels[-1])
+        what = f"the largest budget, {name}"
         if len(levels) < 3:
             reasons["largest_out"] = f"{len(levels)} budgets: without the largest, one budget is no surface"
             return None

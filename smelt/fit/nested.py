@@ -55,7 +55,7 @@ def shared_test(
     *,
     share: Collection[str] = ("exponents",),
     objective: str = "huber_log",
-    delta: float | str = 1e-3,
+    delta: float | str = "auto",
     weights: Mapping[Hashable, Sequence | np.ndarray] | None = None,
     units: Mapping[Hashable, Sequence[Hashable]] | None = None,
     draws: int = 1000,
@@ -118,15 +118,14 @@ def _residuals(fit: SurfaceFit, losses: Sequence | np.ndarray) -> np.ndarray:
 
 
 def _differences(fit: SurfaceFit, reference: SurfaceFit, names: Sequence[str]) -> dict[str, Estimate]:
-    assert fit.draws is not None
-    assert reference.draws is not None
     method = "difference of separate fits; all groups drawn jointly, by unit"
+    if fit.draws is None or reference.draws is None:
+        reason = next(e.reason for f in (fit, reference) if f.draws is None for e in f.estimates.values())
+        drawn = dict.fromkeys(names)
+    else:
+        reason, drawn = None, {name: fit.draws[name] - reference.draws[name] for name in names}
     return {
-        name: estimate(
-            fit.parameters[name] - reference.parameters[name],
-            fit.draws[name] - reference.draws[name],
-            method=method,
-        )
+        name: estimate(fit.parameters[name] - reference.parameters[name], drawn[name], method=method, reason=reason)
         for name in names
     }
 
@@ -135,6 +134,8 @@ def _joint_p_value(
     drawn: Mapping[Hashable, SurfaceFit], names: Sequence[str], degrees: tuple[int, int]
 ) -> float | None:
     """Wald's test of all differences to the first group, by the covariance of their joint draws."""
+    if any(fit.draws is None for fit in drawn.values()):
+        return None
     first, *others = drawn.values()
     value = np.array([fit.parameters[name] - first.parameters[name] for fit in others for name in names])
     draws = np.array([fit.draws[name] - first.draws[name] for fit in others for name in names])
@@ -161,7 +162,7 @@ def floor_test(fit: SurfaceFit) -> NestedTest:
     if not np.isfinite(statistic):
         raise BadInput(f"the law without {floor} has no minimum that could be found; fit a law without a floor instead")
     degrees = 1, refits.spare_rows(fit)
-    p_value = 0.5 * _tail(statistic, degrees) if statistic > 0 else 1.0
+    p_value = 0.5 * _tail(statistic, degrees) if fit.parameters[floor] > 0 else 1.0
     if p_value < LEVEL:
         verdict = f"the rows show a floor, {floor} = {fit.parameters[floor]:.4g}"
     else:

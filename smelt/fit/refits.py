@@ -22,7 +22,7 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 
 from smelt.errors import BadInput
-from smelt.fit import binding, frontier, laws, solver, surface, tables
+from smelt.fit import binding, frontier, laws, solver, tables
 from smelt.fit.objective import ABSOLUTE_DELTA
 from smelt.fit.surface import SurfaceFit
 
@@ -231,29 +231,27 @@ def inverse(jacobian_NP: np.ndarray, weight_N: np.ndarray) -> tuple[np.ndarray, 
 def weighted(fit: SurfaceFit, weight_RN: np.ndarray) -> dict[str, np.ndarray]:
     """The law fitted again under each row of weights (times the fit's own): parameters by name [R].
 
-    Each starts at the fitted point and keeps delta; NaN where none is reached.
+    Each starts at the fitted point and keeps delta; NaN where no minimum is reached.
     """
     own = own_rows(fit)
-    return _named(fit, surface.redrawn(own.problem, own.parameters_P, own.weights * weight_RN))
+    return _again(fit, own.weights * weight_RN, np.broadcast_to(own.problem.log_loss_N, weight_RN.shape))
 
 
 def relabelled(fit: SurfaceFit, log_loss_RN: np.ndarray) -> dict[str, np.ndarray]:
     """The law fitted again to each row of log losses under the fit's own weights: parameters by name [R], or NaN."""
+    return _again(fit, np.broadcast_to(own_rows(fit).weights, log_loss_RN.shape), log_loss_RN)
+
+
+def _again(fit: SurfaceFit, weight_RN: np.ndarray, log_loss_RN: np.ndarray) -> dict[str, np.ndarray]:
     own = own_rows(fit)
     start_P = solver.centred(own.problem, own.parameters_P[None])
     found = []
-    for first in range(0, len(log_loss_RN), BATCH):
-        losses = log_loss_RN[first : first + BATCH]
-        starts = np.repeat(start_P, len(losses), axis=0)
-        found.append(solver.polish(own.problem, starts, own.weights, log_loss_RN=losses))
-    parameters_RP = np.concatenate([part.parameters_RP for part in found])
-    parameters_RP[~np.concatenate([part.converged_R for part in found])] = np.nan
-    return _named(fit, parameters_RP)
-
-
-def _named(fit: SurfaceFit, parameters_RP: np.ndarray) -> dict[str, np.ndarray]:
-    own = own_rows(fit)
-    return binding.named(own.bound, "", parameters_RP, float(np.exp(own.problem.log_loss_N.min())))
+    for first in range(0, len(weight_RN), BATCH):
+        rows = slice(first, first + BATCH)
+        starts = np.repeat(start_P, len(weight_RN[rows]), axis=0)
+        solution = solver.polish(own.problem, starts, weight_RN[rows], log_loss_RN=log_loss_RN[rows])
+        found.append(np.where(solution.converged_R[:, None], solution.parameters_RP, np.nan))
+    return binding.named(own.bound, "", np.concatenate(found), float(np.exp(own.problem.log_loss_N.min())))
 
 
 def allocation_exponent(fit: SurfaceFit, parameters: Mapping[str, np.ndarray | float]) -> np.ndarray | None:
