@@ -5,7 +5,8 @@
                options    those of `fit.fit_groups`
                estimates  by group: parameters, exponents
                optima     by group: size, tokens, loss at the largest compute of the rows
-               fit        `fit.summary.written`: everything else
+               fit        `fit.summary.written`: the rest of the fits
+               examined   `fit.examine`: diagnostics, tests of a floor and of shared exponents, crossings of frontiers
                warnings   code, message and the group that it is about, None where it is about the whole
 
 A fit is its rows and its options: nothing else is kept of it, and its draws are made again from the seed.
@@ -20,9 +21,10 @@ from typing import Any
 from smelt import committed, fit, foreign
 from smelt.errors import BadInput
 from smelt.files import read_json, write_json
-from smelt.fit import answers, summary
+from smelt.fit import answers, examine, summary
 
 CONTENT = "a fit of anybody's table"
+SETTINGS = ("columns", "where", "flops", "best_of", "skip_bad", "drop_duplicates")  # of `foreign.read`
 OPTIONS = ("law", "objective", "delta", "reference", "fixed", "budgets_flops", "draws", "seed")
 
 
@@ -38,18 +40,11 @@ class Fitted:
 def fit_table(table: foreign.Table, **options: Any) -> Fitted:
     """Fit a law to every group of a table that was read; without a group column all rows are one.
 
-    `options` are those of `fit.fit_groups` named in OPTIONS. Raises BadInput for a table without a loss, and whatever
-    `fit_groups` refuses.
+    `options` are those of `fit.fit_groups` named in OPTIONS. Raises BadInput for a table without a loss, where no group
+    has a fit, and whatever `fit_groups` refuses.
     """
-    if table.loss is None:
-        has = ", ".join(table.settings["columns"]) or "none"
-        raise BadInput(f"no loss is named: add loss_nats=<its column> (or loss_bits, bits_per_byte, error); have {has}")
-    columns: dict[str, Any] = {**table.columns, **table.texts, "row": table.rows}
-    groups = fit.fit_groups(columns, loss_column=table.loss, **options)
-    alone = [name for name in groups.names if groups.surfaces[name] is None]
-    if len(alone) == len(groups.names):
-        raise BadInput(groups.reasons[alone[0]]["surface"])
-    written = summary.written(groups)
+    groups = _groups(table, options)
+    written, examined = summary.written(groups), fit.jsonable(examine.examine(groups))
     content = {
         "content": CONTENT,
         "table": {
@@ -67,9 +62,21 @@ def fit_table(table: foreign.Table, **options: Any) -> Fitted:
         "estimates": {name: answers.exponents(groups, name) for name in groups.names},
         "optima": {name: _largest(groups, name) for name in groups.names},
         "fit": written,
-        "warnings": _warnings(table, written),
+        "examined": examined,
+        "warnings": _warnings(table, written, examined),
     }
     return Fitted(table=table, groups=groups, content=fit.jsonable(content))
+
+
+def _groups(table: foreign.Table, options: Mapping[str, Any]) -> fit.Groups:
+    if table.loss is None:
+        has = ", ".join(table.settings["columns"]) or "none"
+        raise BadInput(f"no loss is named: add loss_nats=<its column> (or loss_bits, bits_per_byte, error); have {has}")
+    columns: dict[str, Any] = {**table.columns, **table.texts, "row": table.rows}
+    groups = fit.fit_groups(columns, loss_column=table.loss, **options)
+    if not any(groups.surfaces.values()):
+        raise BadInput(groups.reasons[groups.reference]["surface"])
+    return groups
 
 
 def _largest(groups: fit.Groups, name: str) -> answers.Answer:
@@ -87,49 +94,50 @@ def save(fitted: Fitted, path: Path) -> None:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """What `save` wrote. Raises BadInput for any other file."""
+    """What `save` wrote. Raises BadInput for any other file, and for one that lacks what a fit is made again from."""
     content = read_json(path)
     if not isinstance(content, dict) or content.get("content") != CONTENT:
         raise BadInput(f"{path} is no fit of a table: smelt fit --csv FILE --out {path.name} writes one")
+    table = content.get("table")
+    whole = isinstance(table, dict) and isinstance(content.get("options"), dict) and {"file", "sha256"} <= table.keys()
+    if not whole or set(content["options"]) != set(OPTIONS) or set(table.get("settings", ())) != set(SETTINGS):
+        raise BadInput(f"{path} lacks the table, settings or options that it was made from: fit the table again")
     return content
 
 
-def asked(path: Path, reference: str | None = None) -> Fitted:
-    """The fit of a file, made again from its rows, over another reference where one is named. Raises BadInput where the
+def asked(path: Path, reference: str | None = None) -> tuple[foreign.Table, fit.Groups]:
+    """The rows and the fits of a file, made again, over another reference where one is named. Raises BadInput where the
     rows are not found, or are not the same."""
     kept = load(path)
-    if reference is not None:
-        kept["options"] = {**kept["options"], "reference": reference}
-    again = _again(path, kept, None)
-    if again.table.sha256 != kept["table"]["sha256"]:
+    options = kept["options"] if reference is None else {**kept["options"], "reference": reference}
+    table = _table(path, kept, None)
+    if table.sha256 != kept["table"]["sha256"]:
         raise BadInput(
-            f"{again.table.path} is not the file that {path} was made from (sha256 {again.table.sha256[:12]}, was "
+            f"{table.path} is not the file that {path} was made from (sha256 {table.sha256[:12]}, was "
             f"{kept['table']['sha256'][:12]}): fit it again, or look with smelt fit --again {path}"
         )
-    return again
+    return table, _groups(table, options)
 
 
 def differences(path: Path, table: Path | None = None) -> list[dict[str, Any]]:
     """Every value of a fit that its rows, or those of `table`, do not give again; empty where all come out the same."""
     kept = load(path)
-    again = _again(path, kept, table).content
+    again = fit_table(_table(path, kept, table), **kept["options"]).content
     for content in (kept, again):
         content["table"] = {key: value for key, value in content["table"].items() if key != "file"}
     return list(committed.differences(kept, again, path.stem))
 
 
-def _again(path: Path, kept: Mapping[str, Any], table: Path | None) -> Fitted:
+def _table(path: Path, kept: Mapping[str, Any], table: Path | None) -> foreign.Table:
     place = table or path.parent / kept["table"]["file"]
     if not place.exists():
         raise BadInput(f"{place}, the table of {path}, does not exist: restore it, or give its place with --csv")
-    try:
-        read = foreign.read(place, **kept["table"]["settings"])
-        return fit_table(read, **kept["options"])
-    except (KeyError, TypeError) as error:
-        raise BadInput(f"{path} is damaged ({error}): fit its table again") from None
+    return foreign.read(place, **kept["table"]["settings"])
 
 
-def _warnings(table: foreign.Table, written: Mapping[str, Any]) -> list[dict[str, str | None]]:
+def _warnings(
+    table: foreign.Table, written: Mapping[str, Any], examined: Mapping[str, Any]
+) -> list[dict[str, str | None]]:
     found: list[dict[str, str | None]] = []
 
     def warn(flag: Mapping[str, str], group: str | None) -> None:
@@ -142,13 +150,18 @@ def _warnings(table: foreign.Table, written: Mapping[str, Any]) -> list[dict[str
         warn(flag, None)
     only = len(written["groups"]) == 1
     for name, group in written["groups"].items():
-        for part in ("surface", "minima", "allocation", "frontiers"):
-            for flag in _flags(group[part]):
-                warn(flag, None if only else name)
+        diagnosed = examined["diagnostics"][name]
+        flags = diagnosed["flags"] if diagnosed else []
+        # Of what the surface says and the diagnostics say again with the mend, the latter.
+        said = {flag["code"] for flag in flags}
+        own = [flag for flag in _flags(group["surface"]) if flag["code"] not in said]
+        others = [flag for part in ("minima", "allocation", "frontiers") for flag in _flags(group[part])]
+        for flag in (*own, *flags, *others):
+            warn(flag, None if only else name)
     for name, compared in written["savings"].items():
-        if compared["recommended"] is not None:
-            for flag in _flags(compared[compared["recommended"]]["at_budgets"]):
-                warn(flag, name)
+        savings = compared[compared["recommended"]]["at_budgets"] if compared["recommended"] else None
+        for flag in (*_flags(examined["crossings"][name]), *_flags(savings)):
+            warn(flag, name)
     return found
 
 

@@ -48,7 +48,7 @@ class Reading:
     drop_duplicates: Annotated[bool, arg(help="keep repeated rows once, and list the others")] = False
 
     def given(self) -> dict[str, Any]:
-        """Every option by its name."""
+        """Options that were given, by their names."""
         return _given(self)
 
     def read(self, path: Path, further: Mapping[str, str] | None = None) -> Any:
@@ -76,7 +76,10 @@ class Reading:
 
 
 def _given(options: Any) -> dict[str, Any]:
-    return {f"--{field.name.replace('_', '-')}": getattr(options, field.name) for field in fields(options)}
+    values = {field.name: getattr(options, field.name) for field in fields(options)}
+    return {
+        f"--{name.replace('_', '-')}": value for name, value in values.items() if value != getattr(type(options), name)
+    }
 
 
 def flat(words: Iterable[Iterable[Any]]) -> list[Any]:
@@ -89,7 +92,9 @@ class Fitting:
 
     law: Annotated[str | None, arg(help="chinchilla where left out; an unknown name lists all")] = None
     objective: Annotated[str | None, arg(help="huber_log where left out; an unknown name lists all")] = None
-    delta: Annotated[str | None, arg(help="the Huber threshold, 0.001 where left out; auto: from the residuals")] = None
+    delta: Annotated[str | None, arg(help="Huber's threshold: from the residuals where left out; 0.001 by custom")] = (
+        None
+    )
     unit: Annotated[
         str | None, arg(help="column of what was drawn independently; the run where run_id is named, else the row")
     ] = None
@@ -100,7 +105,7 @@ class Fitting:
     at: Annotated[Numbers, arg(help="FLOPs at which savings are given; the budgets, or round numbers")] = ()
 
     def given(self) -> dict[str, Any]:
-        """Every option by its name."""
+        """Options that were given, by their names."""
         return _given(self)
 
     def columns(self) -> dict[str, str]:
@@ -124,7 +129,7 @@ class Fitting:
 
 def _delta(text: str | None) -> float | str:
     if text is None:
-        return 1e-3
+        return "auto"
     try:
         return float(text)
     except ValueError:
@@ -198,14 +203,16 @@ def _fit_table(
     made = fits.of_fit(found.content)
     _write(made, tables)
     if figures is not None:
+        from smelt.fit import examine, jsonable
         from smelt.report import page, style
 
-        _told(style.write(page.draw_fit(found.content), figures), figures)
+        drawn = page.draw_fit(found.content, jsonable(examine.profiles(found.groups)))
+        _told(style.write(drawn, figures), figures)
     if json:
         print_json(found.content)
         return EXIT_DONE
     lines = reading_lines(path, len(found.table.rows), found.content["table"])
-    for name in ("estimates", "optima", "minima", "savings"):
+    for name in ("estimates", "optima", "minima", "savings", "tests"):
         lines += ["", shown(made[name])] if name in made else []
     print("\n".join([*lines, *warning_lines(found.content["warnings"])]))
     return EXIT_DONE
@@ -331,8 +338,8 @@ def _fits_of(word: str, reference: str | None, draws: int | None) -> tuple[Any, 
     if word.endswith(".json"):
         if draws is not None:
             raise BadInput(f"--draws says nothing about {word}: it was fitted with its own")
-        found = fitted.asked(Path(word), reference)
-        return found.groups, {name: found.content["table"][name] for name in ("loss", "loss_unit", "notes")}
+        table, groups = fitted.asked(Path(word), reference)
+        return groups, {"loss": table.loss, "loss_unit": table.loss_unit, "notes": list(table.notes)}
     experiment, rows = rows_of(word)
     table = analysis.table(rows)
     kept = {row["run_id"]: row for row in rows}

@@ -40,6 +40,8 @@ class Groups:
     names: tuple[str, ...]
     loss_column: str
     law: laws.Law
+    objective: str
+    delta: float | str
     rows: dict[str, dict]
     minima: dict[str, list[isoflop.Minimum]]
     surfaces: dict[str, SurfaceFit | None]
@@ -136,6 +138,8 @@ def fit_groups(
         names=tuple(names),
         loss_column=loss_column,
         law=law,
+        objective=objective,
+        delta=delta,
         rows=by_group,
         minima=minima,
         surfaces=surfaces,

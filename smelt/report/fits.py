@@ -185,6 +185,28 @@ def left_out(content: Mapping[str, Any]) -> Table:
     return _made({"row of the file": True, "why it is not used": False}, rows)
 
 
+def tests(content: Mapping[str, Any]) -> Table:
+    """Do the rows show a floor, does a group share the reference's exponents, and where do their frontiers cross?"""
+    examined, rows = content["examined"], []
+    for name in content["fit"]["group_names"]:
+        for part in ("floors", "shared"):
+            if found := examined[part].get(name):
+                rows.append(
+                    [
+                        name,
+                        found["question"],
+                        significant({"value": found["p_value"], "low": None, "high": None}, 2),
+                        found["sentence"],
+                    ]
+                )
+        if crossing := examined["crossings"].get(name):
+            what = f"where does its frontier cross {content['fit']['reference']}'s?"
+            rows.append(
+                [name, what, NONE, crossing["compute"]["reason"] or f"at {significant(crossing['compute'], 3)} FLOPs"]
+            )
+    return _made({"group": False, "question": False, "p": True, "answer": False}, rows)
+
+
 def view(content: Mapping[str, Any]) -> dict[str, Any]:
     """The fit as the figures take an analysis: its groups are the variants."""
     found = dict(content["fit"])
@@ -213,6 +235,7 @@ def of_fit(content: Mapping[str, Any]) -> dict[str, Table]:
         found["savings"] = savings(content["fit"]["savings"], content["fit"]["reference"])
     if any(group["minima"] for group in content["fit"]["groups"].values()):
         found["minima"] = tables.minima(view(content))
+    found["tests"] = tests(content)
     if content["table"]["left_out"]:
         found["left_out"] = left_out(content)
     return found

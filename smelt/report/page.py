@@ -5,6 +5,7 @@ made. A grid that is not finished gets the same page and says so. `write_experim
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from smelt.launch.folder import Status, status
 from smelt.ledger import Row
 from smelt.plan import plan
 from smelt.prediction import read_prediction, score_prediction
-from smelt.report import evidence, figures, fits, style, tables, words
+from smelt.report import evidence, figures, fit_figures, fits, style, tables, words
 
 
 def write(
@@ -145,8 +146,9 @@ def draw(
     return {name: figure for name, figure in made.items() if figure is not None}
 
 
-def draw_fit(content: Mapping[str, Any]) -> dict[str, Figure]:
-    """The figures of a fit of anybody's table (`fitted.fit_table`), by name."""
+def draw_fit(content: Mapping[str, Any], profiles: Mapping[str, Mapping[str, Any]]) -> dict[str, Figure]:
+    """The figures of a fit of anybody's table (`fitted.fit_table`) and of its profiles, by group and parameter; one
+    of a group carries its name where there are several."""
     view = fits.view(content)
     made = {
         "frontiers": figures.frontiers(view) if _has_compute(view) else None,
@@ -155,6 +157,14 @@ def draw_fit(content: Mapping[str, Any]) -> dict[str, Figure]:
         "isoflop": evidence.isoflop(view) if _has_curves(view) else None,
         "residuals": evidence.residuals(view) if _has_compute(view) else None,
     }
+    several = len(view["variants"]) > 1
+    for index, name in enumerate(view["variants"]):
+        of = f"_{index}_{re.sub(r'[^A-Za-z0-9]+', '-', name)}" if several else ""
+        made[f"profiles{of}"] = fit_figures.profiles(list(profiles.get(name, {}).values()))
+        if diagnosed := content["examined"]["diagnostics"][name]:
+            made[f"residual_panels{of}"] = fit_figures.residual_panels(diagnosed)
+            made[f"leverage{of}"] = fit_figures.leverage(diagnosed)
+            made[f"largest_left_out{of}"] = fit_figures.largest_left_out(diagnosed)
     return {name: figure for name, figure in made.items() if figure is not None}
 
 

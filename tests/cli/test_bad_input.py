@@ -210,6 +210,8 @@ def test_what_a_fit_cannot_answer_is_refused_or_has_its_reason(workplace, capsys
     assert "has one group only, all" in refused(capsys, "savings", "fit.json")
     assert "no run is of the group 'moe'" in refused(capsys, "savings", "fit.json", "--reference", "moe")
     assert "is no fit of a table" in refused(capsys, "savings", write(tmp_path, "{}"))
+    lacking = '{"content": "a fit of anybody\'s table", "table": {"file": "theirs.csv"}}'
+    assert "lacks the table, settings or options" in refused(capsys, "savings", write(tmp_path, lacking))
     assert "is not JSON" in refused(capsys, "fit", "--again", write(tmp_path, "{"))
     assert "absent.json does not exist" in refused(capsys, "fit", "--again", "absent.json")
     assert "--law says nothing about --again" in refused(capsys, "fit", "--again", "fit.json", "--law", "pure")

@@ -66,6 +66,18 @@ def test_a_fit_prints_estimates_the_optimum_what_was_left_out_and_warnings(their
         assert word in out
 
 
+def test_what_a_fit_hangs_on_is_told_in_the_output(theirs, capsys):
+    lines = (theirs / "theirs.csv").read_text().splitlines()
+    who, n, d, loss = lines[5].split(",")
+    lines[5] = ",".join([who, n, d, str(1.2 * float(loss))])
+    (theirs / "theirs.csv").write_text("\n".join(lines) + "\n")
+    out = done(capsys, *FIT, "--group", "who", "--reference", "dense")
+    assert "warning (outlier_rows): dense: row 6 lies more than 5 robust standard deviations off the law" in out
+    assert "is E above zero?" in out
+    assert "are alpha, beta the same in dense, sparse?" in out
+    assert "where does its frontier cross dense's?" in out
+
+
 def test_options_that_are_given_twice_add_up(theirs, capsys):
     once = as_json(capsys, *FIT, "--where", "who=dense", "N<1e8")
     twice = as_json(capsys, *FIT, "--where", "who=dense", "--where", "N<1e8")
@@ -177,7 +189,7 @@ def test_savings_and_optima_are_given_in_other_currencies(theirs, capsys, monkey
 def test_tables_are_written_with_their_numbers(theirs, capsys):
     done(capsys, *FIT, "--group", "who", "--reference", "dense", "--tables", "t")
     assert sorted(path.name for path in (theirs / "t").iterdir()) == [
-        f"{name}.{kind}" for name in ("estimates", "left_out", "optima", "savings") for kind in ("csv", "tex")
+        f"{name}.{kind}" for name in ("estimates", "left_out", "optima", "savings", "tests") for kind in ("csv", "tex")
     ]
     with open(theirs / "t" / "estimates.csv", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -199,8 +211,8 @@ def test_budgets_give_isoflop_curves_and_their_figure(tmp_path, monkeypatch, cap
     saving = found["fit"]["savings"]["target"]["surface"]["at_budgets"][1]["estimate"]
     assert saving["low"] <= 0.15 <= saving["high"]
     drawn = {path.name for path in (tmp_path / "f").iterdir()}
-    names = ("frontiers", "isoflop", "residuals", "saving", "savings_by_law")
-    assert drawn == {f"{name}.{kind}" for name in names for kind in ("svg", "pdf")}
+    names = ("frontiers", "isoflop", "residuals", "saving", "savings_by_law", "profiles_0_base", "profiles_1_target")
+    assert drawn >= {f"{name}.{kind}" for name in names for kind in ("svg", "pdf")}
 
 
 def test_an_experiment_writes_its_tables_and_figures_too(capsys, monkeypatch, tmp_path):

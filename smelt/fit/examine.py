@@ -1,0 +1,93 @@
+"""Fits of groups in; what each hangs on, whether the rows show a floor and shared exponents, and where frontiers cross.
+
+Everything is asked of the fits as they stand, with their rows, budgets, units and draws; `diagnostics`, `nested`,
+`savings` and `profiles` say how each is tested. What cannot be asked is None, with the reason.
+"""
+
+import dataclasses
+from typing import Any
+
+from smelt.fit.answers import known
+from smelt.fit.diagnostics import Diagnostics, diagnose
+from smelt.fit.groups import Groups, attempt, is_frontier, recommended
+from smelt.fit.nested import NestedTest, floor_test, shared_test
+from smelt.fit.profiles import Profile, profile
+from smelt.fit.savings import Crossing, crossing
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """By group. `shared` asks whether its exponents are the reference's, `crossings` where its recommended frontier
+    crosses the reference's; the reference has neither. reasons: group -> part -> why it is None."""
+
+    diagnostics: dict[str, Diagnostics | None]
+    floors: dict[str, NestedTest | None]
+    shared: dict[str, NestedTest | None]
+    crossings: dict[str, Crossing | None]
+    reasons: dict[str, dict[str, str]]
+
+
+def examine(fits: Groups) -> Examined:
+    """See the module. The tests of shared exponents fit both groups twice and draw them again: they take longest."""
+    reasons: dict[str, dict[str, str]] = {name: {} for name in fits.names}
+    others = fits.names[1:]
+    return Examined(
+        diagnostics={name: attempt(reasons[name], "diagnostics", _diagnosed, fits, name) for name in fits.names},
+        floors={name: attempt(reasons[name], "floor", _floor, fits, name) for name in fits.names},
+        shared={name: attempt(reasons[name], "shared", _shared, fits, name) for name in others},
+        crossings={name: _crossing(fits, name) for name in others},
+        reasons=reasons,
+    )
+
+
+def profiles(fits: Groups, group: str | None = None) -> dict[str, dict[str, Profile]]:
+    """By group and parameter, how the objective rises as an exponent or the floor is held elsewhere."""
+    found: dict[str, dict[str, Profile]] = {}
+    for name in known(fits, group):
+        surface = fits.surfaces[name]
+        if surface is not None:
+            floor = () if surface.law.floor is None else (surface.law.floor,)
+            kept = {p: attempt({}, p, profile, surface, p) for p in (*floor, *surface.law.exponents)}
+            found[name] = {parameter: value for parameter, value in kept.items() if value is not None}
+    return found
+
+
+def _diagnosed(fits: Groups, name: str) -> Diagnostics | None:
+    surface, group = fits.surfaces[name], fits.rows[name]
+    if surface is None:
+        return None
+    return diagnose(
+        surface,
+        {column: group[column] for column in fits.law.columns},
+        group["loss_nats"],
+        budgets=group.get("budget_flops"),
+        units=list(group["unit"]),
+        labels=[f"row {label}" if isinstance(label, int) else str(label) for label in group["label"]],
+    )
+
+
+def _floor(fits: Groups, name: str) -> NestedTest | None:
+    surface = fits.surfaces[name]
+    return None if surface is None or surface.law.floor is None else floor_test(surface)
+
+
+def _shared(fits: Groups, name: str) -> NestedTest | None:
+    both = (fits.reference, name)
+    if any(fits.surfaces[group] is None for group in both) or is_frontier(fits.law):
+        return None
+    rows: dict[str, Any] = {group: fits.rows[group] for group in both}
+    return shared_test(
+        {group: {column: rows[group][column] for column in fits.law.columns} for group in both},
+        {group: rows[group]["loss_nats"] for group in both},
+        fits.law,
+        objective=fits.objective,
+        delta=fits.delta,
+        units={group: list(rows[group]["unit"]) for group in both},
+        draws=fits.method["num_draws"],
+        seed=fits.method["seed"],
+    )
+
+
+def _crossing(fits: Groups, name: str) -> Crossing | None:
+    kind = recommended(fits, name)
+    return None if kind is None else crossing(fits.frontiers[name][kind], fits.frontiers[fits.reference][kind])

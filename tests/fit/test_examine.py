@@ -1,0 +1,59 @@
+"""What fits of groups hang on: an odd run is named by its row, one law is not told from itself, crossings are found."""
+
+import numpy as np
+import pytest
+
+from smelt import fit
+from smelt.fit import examine
+from tests.fit.test_groups import table_of
+
+
+@pytest.fixture(scope="module")
+def table():
+    made = table_of(groups={"dense": 1.0, "sparse": 1.25})
+    made["loss_nats"][7] *= 1.1
+    return {**made, "row": list(range(2, 82))}
+
+
+def test_an_odd_run_is_named_by_its_row_in_its_own_group(table):
+    examined = examine.examine(fit.fit_groups(table, "dense", law="chinchilla", draws=100))
+    odd = [flag for flag in examined.diagnostics["dense"].flags if flag.code == "outlier_rows"]
+    assert [flag.message.split(" lies ")[0] for flag in odd] == ["row 9"]
+    assert "outlier_rows" not in [flag.code for flag in examined.diagnostics["sparse"].flags]
+
+
+def test_groups_of_one_law_share_their_exponents_and_show_a_floor(table):
+    examined = examine.examine(fit.fit_groups(table, "dense", law="chinchilla", draws=100))
+    assert examined.shared["sparse"].p_value > 0.01
+    assert all(test.p_value < 1e-6 for test in examined.floors.values())
+    assert set(examined.shared) == set(examined.crossings) == {"sparse"}
+
+
+def test_frontiers_that_cross_inside_the_rows_are_flagged():
+    compute = np.geomspace(1e18, 1e21, 12)
+    table = {
+        "group": ["a"] * 12 + ["b"] * 12,
+        "compute_flops": [*compute, *compute],
+        "train_flops": [*compute, *compute],
+        "loss_nats": [*(3e3 * compute**-0.15), *(3e3 * 10 ** (19.5 * 0.05) * compute**-0.2)],
+    }
+    examined = examine.examine(fit.fit_groups(table, "a", law="pure", draws=50))
+    assert examined.crossings["b"].compute.value == pytest.approx(10**19.5, rel=1e-3)
+    assert [flag.code for flag in examined.crossings["b"].warnings] == ["frontiers_cross"]
+    assert examined.shared["b"] is None
+
+
+def test_what_cannot_be_asked_has_its_reason(table):
+    few = {name: values[:5] for name, values in table.items()}
+    examined = examine.examine(fit.fit_groups(few, law="chinchilla", draws=20))
+    assert examined.diagnostics["dense"] is None
+    assert examined.reasons["dense"]["diagnostics"]
+
+
+def test_profiles_are_had_of_every_exponent_and_of_the_floor(table):
+    fits = fit.fit_groups(table, "dense", law="chinchilla", draws=20)
+    found = examine.profiles(fits, "dense")
+    assert set(found) == {"dense"}
+    assert set(found["dense"]) == {"E", "alpha", "beta"}
+    estimate = found["dense"]["alpha"].interval
+    assert estimate.low < fits.surfaces["dense"].parameters["alpha"] < estimate.high
