@@ -104,9 +104,7 @@ def jackknife_coverage(simulations: int) -> None:
 
 def shared_rates(simulations: int) -> None:
     print("\nshared_test of both exponents, two groups: share of p < 0.05\n")
-    print(
-        "| budgets x sizes | pairs share | exponent a apart | T, delta auto | T, delta 1e-3 | joint draws, delta auto |"
-    )
+    print("| budgets x sizes | pairs share | a apart | T, delta auto | T, delta 1e-3 | joint draws, delta auto |")
     print("|---|---|---|---|---|---|")
     for num_budgets, num_sizes in ((4, 5), (6, 7)):
         columns, _ = grid(num_budgets, num_sizes)

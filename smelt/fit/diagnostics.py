@@ -182,7 +182,7 @@ def _leverage_flags(rows: Rows, high: Sequence[int], limit: float) -> list[Flag]
     if not high:
         return []
     message = (
-        f"{rows.named(high)} {'decides' if len(high) == 1 else 'decide'} up to {rows.leverage[high[0]]:.0%} of the "
+        f"{rows.named(high)} {'decides' if len(high) == 1 else 'decide up to'} {rows.leverage[high[0]]:.0%} of the "
         f"law's own value there (leverage; the mean is {limit / HIGH_LEVERAGE:.1%}): an error in such a run goes into "
         "the parameters; check it first, and add runs near it"
     )
@@ -270,6 +270,8 @@ def _identifiability_flags(fit: SurfaceFit, found: Identifiability, errors: dict
             continue
         if where.endswith("= 0"):
             name = where.split()[0]
+            if fit.parameters[name] == 0:
+                continue  # the fit says so itself
             message = (
                 f"a law without {name} fits these rows as well (robust ratio {rise:.2g}, where {found.level:.3g} "
                 f"would rule it out): they do not show that {name} is {fit.parameters[name]:.4g} rather than 0; do not "

@@ -166,8 +166,8 @@ def floor_test(fit: SurfaceFit) -> NestedTest:
     if p_value < LEVEL:
         verdict = f"the rows show a floor, {floor} = {fit.parameters[floor]:.4g}"
     else:
-        verdict = f"a law without {floor} fits the rows as well as {floor} = {fit.parameters[floor]:.4g}: they do not "
-        verdict += "show an irreducible loss"
+        rival = f" as with {floor} = {fit.parameters[floor]:.4g}" if fit.parameters[floor] > 0 else ""
+        verdict = f"the rows do not show an irreducible loss: without {floor} the law fits as well{rival}"
     return NestedTest(
         question=f"is {floor} above zero?",
         statistic=statistic,

@@ -198,7 +198,7 @@ def neighbour_flags(found: Neighbours | None) -> list[Flag]:
         return []
     message = (
         f"rows of one size that follow one another in tokens miss the law alike (correlation {found.correlation:.2f} "
-        f"over {found.num_pairs} pairs, p = {found.p_value:.1g}): checkpoints of one run are not independent rows, and "
-        "counting them so makes intervals too narrow; label them as one unit"
+        f"over {found.num_pairs} pairs, p = {found.p_value:.1g}), so intervals that take each row as a run are too "
+        "narrow: label checkpoints of one run as one unit; if each row is a run of its own, the law misses these sizes"
     )
     return [Flag(code="rows_not_independent", message=message)]

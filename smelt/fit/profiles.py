@@ -33,7 +33,7 @@ from smelt.fit.result import Estimate, Flag
 from smelt.fit.surface import SurfaceFit, refit_held
 
 WIDEST_EXPONENT = 5.0
-COARSE = 2.0 ** np.arange(-8.0, 3.0)  # of the parameter's own size: from well inside any interval to far out
+COARSE = 2.0 ** np.arange(-8.0, 7.0)  # of the parameter's own size: from well inside any interval to any domain's end
 REFINED = 6  # points inside a bracket, a round
 ROUNDS = 2  # after which the bracket is a fiftieth of what it was, and a straight line ends it
 MARGIN = 0.3  # of the interval, that is shown beyond each end
@@ -72,7 +72,8 @@ def quantile(degrees: int, spare: int, confidence: float = 0.95) -> float:
 
 def ratio(fit: SurfaceFit, name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     """T [values] with the parameter held at each, the objectives, and all parameters; NaN where none was found."""
-    objective, parameters, converged = refit_held(fit, name, values)
+    with np.errstate(all="ignore"):  # terms overflow far out, where the objective is then high as well
+        objective, parameters, converged = refit_held(fit, name, values)
     objective = np.where(converged, objective, np.nan)
     rise = np.maximum(objective - fit.certificate.objective, 0.0)
     return refits.per_rise(fit) * rise, objective, parameters
@@ -97,7 +98,8 @@ def profile(fit: SurfaceFit, name: str, *, points: int = 41, confidence: float =
     if points < 3:
         raise BadInput(f"points is {points}; a profile needs 3 or more, 41 for a smooth line")
     line, axis = quantile(1, refits.spare_rows(fit), confidence), _axis(fit, name)
-    grid = np.unique(np.clip(axis.centre + axis.scale * np.append(-COARSE, COARSE), axis.low, axis.high))
+    spread = axis.centre + axis.scale * np.append(-COARSE, COARSE)
+    grid = np.unique(np.clip(np.append(spread, [axis.low, axis.high]), axis.low, axis.high))
     on_grid, _, _ = ratio(fit, name, axis.values(grid))
     ends: dict[int, float | None] = {}
     for side in (-1, 1):
