@@ -21,10 +21,10 @@ Numbers = UseAppendAction[tuple[tuple[float, ...], ...]]
 Asked = Annotated[
     Positional[str], arg(metavar="NAME|FIT.json", help="an experiment, or a fit that smelt fit --csv --out wrote")
 ]
-Draws = Annotated[int, arg(help="bootstrap draws")]
 Currency = Annotated[str, arg(help="flops, secs, bytes, or flops+inference:TOKENS (training and TOKENS to serve)")]
 CURRENCIES = {"secs": "train_secs", "bytes": "stored_bytes"}
 BYTES_A_PARAMETER = 2  # of an experiment's stored model: in a saving it cancels
+DRAWS = 1000
 SHOWN = 5  # differences of --again that are printed
 
 
@@ -46,10 +46,6 @@ class Reading:
     best_of: Annotated[Words, arg(help="keep the lowest loss of rows that agree in these: num_params num_tokens")] = ()
     skip_bad: Annotated[bool, arg(help="leave out and list rows with NaN, infinite, zero or negative numbers")] = False
     drop_duplicates: Annotated[bool, arg(help="keep repeated rows once, and list the others")] = False
-
-    def given(self) -> dict[str, Any]:
-        """Options that were given, by their names."""
-        return _given(self)
 
     def read(self, path: Path, further: Mapping[str, str] | None = None) -> Any:
         """The table of a file; `further` columns are named besides."""
@@ -76,6 +72,7 @@ class Reading:
 
 
 def _given(options: Any) -> dict[str, Any]:
+    """Options that were given, by their names."""
     values = {field.name: getattr(options, field.name) for field in fields(options)}
     return {
         f"--{name.replace('_', '-')}": value for name, value in values.items() if value != getattr(type(options), name)
@@ -103,10 +100,6 @@ class Fitting:
     budget: Annotated[str | None, arg(help="column of the IsoFLOP budgets")] = None
     fixed: Annotated[Words, arg(help="COLUMN=VALUE of a law's further columns for frontiers: density=0.05")] = ()
     at: Annotated[Numbers, arg(help="FLOPs at which savings are given; the budgets, or round numbers")] = ()
-
-    def given(self) -> dict[str, Any]:
-        """Options that were given, by their names."""
-        return _given(self)
 
     def columns(self) -> dict[str, str]:
         """The columns that options name."""
@@ -147,10 +140,8 @@ def fit(
     again: Annotated[
         Path | None, arg(help="FIT.json: make it again from its rows, list what comes out another")
     ] = None,
-    variants: Annotated[
-        tuple[str, ...], arg(help="of an experiment only these variants, the first being the reference")
-    ] = (),
-    draws: Draws = 1000,
+    variants: Annotated[Words, arg(help="of an experiment only these variants, the first being the reference")] = (),
+    draws: Annotated[int, arg(help="bootstrap draws")] = DRAWS,
     seed: Annotated[int, arg(help="of the draws")] = 0,
     out: Annotated[Path | None, arg(help="also write the fit as JSON")] = None,
     tables: Tables = None,
@@ -166,17 +157,18 @@ def fit(
     --group arch --reference dense; smelt fit --again fit.json (exit 1 where anything differs)
     """
     at_least("--draws", draws, 2)
-    table_only = {**reading.given(), **fitting.given(), **({"--seed": seed} if seed else {})}
+    table_only = {**_given(reading), **_given(fitting), **({"--seed": seed} if seed else {})}
     experiment_only = {"--variants": variants, "--commit": commit}
     if again is not None:
-        _refuse({"NAME": name, **table_only, **experiment_only, "--tables": tables, "--figures": figures}, "--again")
+        files = {"--out": out, "--tables": tables, "--figures": figures, "--draws": draws != DRAWS}
+        _refuse({"NAME": name, **table_only, **experiment_only, **files}, "--again")
         return _again(again, csv, json)
     if (name is None) == (csv is None):
         raise BadInput("give either an experiment's NAME or --csv FILE with --columns")
     _refuse(table_only if csv is None else experiment_only, "an experiment" if csv is None else "--csv")
     if csv is not None:
         return _fit_table(csv, reading, fitting.options(draws, seed), fitting.columns(), out, tables, figures, json)
-    return _fit_experiment(str(name), variants, draws, out, tables, figures, commit, json)
+    return _fit_experiment(str(name), flat(variants), draws, out, tables, figures, commit, json)
 
 
 def _refuse(options: Mapping[str, Any], about: str) -> None:
@@ -348,7 +340,7 @@ def _fits_of(word: str, reference: str | None, draws: int | None) -> tuple[Any, 
         table["train_secs"] = secs
     table["stored_bytes"] = [BYTES_A_PARAMETER * kept[run_id]["num_params_total"] for run_id in table["run_id"]]
     groups = fitting.fit_groups(
-        table, reference or experiment.grid.reference, loss_column=analysis.LOSS, draws=draws or 1000
+        table, reference or experiment.grid.reference, loss_column=analysis.LOSS, draws=draws or DRAWS
     )
     notes = [f"stored_bytes is {BYTES_A_PARAMETER} bytes a parameter, embedding and head included"]
     return groups, {"loss": analysis.LOSS, "loss_unit": "nats per token", "notes": notes}

@@ -112,7 +112,8 @@ def _band(frontier: Frontier, budgets: Sequence[float]) -> dict[str, Any]:
     low = high = None
     if draws is not None and not np.isnan(draws).all():
         usable = draws[~np.isnan(draws).any(axis=1)]
-        low, high = np.quantile(usable, [0.025, 0.975], axis=0)
+        with np.errstate(invalid="ignore"):  # where the percentile itself is infinite the band has no end
+            low, high = np.quantile(usable, [0.025, 0.975], axis=0)
     return {"compute_flops": compute, "loss_nats": frontier.loss(compute), "low": low, "high": high}
 
 
