@@ -62,7 +62,8 @@ import csv, sys
 from smelt import fit
 rows = list(csv.DictReader(open(sys.argv[1])))
 columns = {name: [float(row[name]) for row in rows] for name in ("num_params", "num_tokens")}
-print(repr(fit.fit_surface(columns, [float(row["loss_nats"]) for row in rows], "chinchilla").certificate.objective))
+losses = [float(row["loss_nats"]) for row in rows]
+print(repr(fit.fit_surface(columns, losses, "chinchilla", delta=1e-3).certificate.objective))
 """
 
 Columns = dict[str, np.ndarray]
@@ -102,7 +103,7 @@ def read(path: Path) -> Columns:
 
 
 def ours(columns: Columns) -> Parameters:
-    return fit.fit_surface(columns, columns["loss_nats"], "chinchilla").parameters
+    return fit.fit_surface(columns, columns["loss_nats"], "chinchilla", delta=DELTA).parameters
 
 
 def timed(call: Callable) -> tuple:
@@ -258,7 +259,8 @@ def median_interval(values: list[float]) -> tuple[float, float, float]:
 
 def full_bootstrap(columns: Columns, num_draws: int) -> dict[str, fit.Estimate]:
     """Point fit, draws, and intervals on parameters, allocation, optima, frontier and savings over Hoffmann's law."""
-    found = fit.bootstrap(fit.fit_surface(columns, columns["loss_nats"], "chinchilla"), draws=num_draws, seed=0)
+    found = fit.fit_surface(columns, columns["loss_nats"], "chinchilla", delta=DELTA)
+    found = fit.bootstrap(found, draws=num_draws, seed=0)
     flops = 6 * columns["num_params"] * columns["num_tokens"]
     span = (float(flops.min()), float(flops.max()))
     frontier = fit.surface_frontier(found, compute_range_flops=span, flops_per_unit=6.0)
@@ -397,9 +399,8 @@ def _point_fits(
             )
             whole[label] = (ends, secs)
     for label, method in slow.items():
-        _, here = methods["smelt"](columns)
         reached[label], warm[label] = method(columns)
-        ratio[label] = (warm[label] / here,) * 3
+        ratio[label] = (warm[label] / warm["smelt"],) * 3
     tried = {**methods, **{label: method for label, method in slow.items() if "Huber" in label}}
     moves = {label: largest_changes(lambda c, m=method: m(c)[0], columns) for label, method in tried.items()}
 
@@ -411,7 +412,7 @@ def _point_fits(
     table = []
     for label in reached:
         middle, low, high = ratio.get(label, (1.0, 1.0, 1.0))
-        spread = "one pair" if label in slow else "" if label == "smelt" else f"{low:.3g} to {high:.3g}"
+        spread = "one call" if label in slow else "" if label == "smelt" else f"{low:.3g} to {high:.3g}"
         table.append(
             [
                 label,

@@ -14,8 +14,8 @@ others have no licence and are not passed on, only what comes out of them. Where
 A line says who states its number: a paper, its notebook or an issue, or where the authors print none an earlier
 recomputation of ours with SciPy. A difference is also given in the authors' standard errors where they print one.
 
-The recommended method is one for all: Huber (delta 1e-3) of log residuals, summed; the certified minimum; 1,000
-bootstrap draws by independent unit; 95 % percentiles.
+The recommended method is one for all, smelt's defaults: Huber of log residuals, summed, at the delta that is printed;
+the certified minimum; 1,000 bootstrap draws by independent unit; 95 % percentiles.
 """
 
 import argparse
@@ -95,9 +95,22 @@ def lowest(table: Table, keys: Sequence[str], loss: str) -> Table:
     return where(table, np.array(sorted(best.values())))
 
 
-def surface(table: Table, *, size: str = "params", loss: str = "loss", law: fit.Law | str = "chinchilla", **options):
+def surface(
+    table: Table,
+    *,
+    size: str = "params",
+    loss: str = "loss",
+    law: fit.Law | str = "chinchilla",
+    delta: float | str = DELTA,
+    objective: str = "huber_log",
+) -> fit.SurfaceFit:
+    """By a published method: the objective named, Huber's threshold as Hoffmann et al. have it."""
     columns = {"num_params": table[size], "num_tokens": table["tokens"]}
-    return fit.fit_surface(columns, table[loss], law, **options)
+    return fit.fit_surface(columns, table[loss], law, objective=objective, delta=delta)
+
+
+def drawn(found: fit.SurfaceFit, units: Sequence | None = None) -> fit.SurfaceFit:
+    return fit.bootstrap(found, units, draws=DRAWS, seed=0)
 
 
 def allocation_of(parameters: Mapping):
@@ -143,13 +156,16 @@ def share_of(found: fit.SurfaceFit) -> fit.Estimate:
 def recommended(
     rows: str, table: Table, units: Sequence | None = None, *, size: str = "params", loss: str = "loss"
 ) -> tuple[Found, fit.SurfaceFit]:
-    found = fit.bootstrap(surface(table, size=size, loss=loss), units, draws=DRAWS, seed=0)
+    """smelt's defaults."""
+    columns = {"num_params": table[size], "num_tokens": table["tokens"]}
+    found = drawn(fit.fit_surface(columns, table[loss], "chinchilla"), units)
     cells = {name: interval(found.estimates[name]) for name in ("E", "alpha", "beta")}
     return stated(rows, found, cells | {"a": interval(share_of(found))}), found
 
 
 def stated(rows: str, found: fit.SurfaceFit, cells: Mapping[str, str]) -> Found:
     flags = sorted({flag.code for flag in found.warnings})
+    cells = {"delta": f"{found.delta:.2g}", **cells}
     return Found(rows=rows, num_rows=found.num_rows, cells=cells, flags=", ".join(flags) or "none")
 
 
@@ -205,8 +221,8 @@ def chinchilla(folder: Path) -> Report:
     )
 
     # The very resamples of the notebook, refitted by another solver to the minimum.
-    drawn = fit.bootstrap(point, counts=epoch_counts(len(table["loss"])))
-    draws = {**drawn.draws, "a": allocation_of(drawn.draws)}
+    again = fit.bootstrap(point, counts=epoch_counts(len(table["loss"])))
+    draws = {**again.draws, "a": allocation_of(again.draws)}
     spread = {name: float(np.std(draws[name], ddof=1)) for name in errors}
     lines += lines_of("standard error", "notebook", errors, spread)
     ends = {
@@ -301,8 +317,8 @@ def raw_huber_mean(table: Table, found: fit.SurfaceFit) -> float:
 def epoch_counts(num_rows: int) -> np.ndarray:
     """How often each row counts in the notebook's 4,000 resamples."""
     generator = np.random.RandomState(42)
-    drawn = (generator.choice(num_rows, size=num_rows, replace=True) for _ in range(4000))
-    return np.array([np.bincount(rows, minlength=num_rows) for rows in drawn], dtype=float)
+    resamples = (generator.choice(num_rows, size=num_rows, replace=True) for _ in range(4000))
+    return np.array([np.bincount(rows, minlength=num_rows) for rows in resamples], dtype=float)
 
 
 # Chinchilla, approach 2.
@@ -339,16 +355,16 @@ def chinchilla_isoflop(folder: Path) -> Report:
         lines += lines_of(f"{source}, {kept}", "recomputed", stated_there, ours)
         through_all[source, kept] = slope(sizes, inside=False)
         outside += [f"{m.budget_flops:.0e} ({source}, {kept})" for m in sizes if not m.inside]
-        three = fit.bootstrap(surface(table), [f"{b:g}" for b in table["budget"]], draws=DRAWS, seed=0)
+        row, whole = recommended(f"{source}, {kept}", table, [f"{b:g}" for b in table["budget"]])
         columns = {"num_params": table["params"], "num_tokens": table["tokens"]}
-        corrected = fit.correct_minima(three, columns, table["loss"], table["budget"], draws=DRAWS, seed=0)
+        corrected = fit.correct_minima(whole, columns, table["loss"], table["budget"], draws=DRAWS, seed=0)
         cells = {
             "a, parabolas": interval(fit.allocation(sizes).exponent),
             "a, corrected": interval(fit.allocation([c.minimum for c in corrected]).exponent),
-            "a, surface": interval(share_of(three)),
-            "E": interval(three.estimates["E"]),
+            "a, surface": row.cells["a"],
+            "E": row.cells["E"],
         }
-        found.append(stated(f"{source}, {kept}", three, cells))
+        found.append(stated(row.rows, whole, cells))
     ours = [line.ours for line in lines if line.quantity.endswith(": a")]
     finding = (
         f"Parabolas say a = {min(ours):.3f} to {max(ours):.3f} of one and the same study, by digitisation and by "
@@ -406,11 +422,11 @@ def marin(folder: Path) -> Report:
                 ours=1e6 * raw_huber_mean(table, raw),
             )
         )
-        row, drawn = recommended(name, table)
-        share = share_of(drawn)
+        share = share_of(drawn(point))
         ours = {"value": share.value, "low": share.low, "high": share.high}
         lines += lines_of(f"{name}: surface a", "recomputed", dict(zip(ours, MARIN_SURFACE[name], strict=True)), ours)
-        cells = {"a, approach 2": interval(fit.allocation(minima).exponent), **row.cells}
+        row, _ = recommended(name, table)
+        cells = {"a, parabolas": interval(fit.allocation(minima).exponent), **row.cells}
         found.append(dataclasses.replace(row, cells=cells))
         mixed = where(everything, everything["dataset"] == name)
         asides.append(f"{name} {slope(minima_of(mixed, 'params', mixed['name_budget']), inside=False):.3f}")
@@ -473,7 +489,7 @@ def misfitting(folder: Path) -> Report:
         units = [f"{n:.0f} {d:.0f}" for n, d in zip(table["params"], table["tokens"], strict=True)]
         row, fits[label] = recommended(label, table, units, size=size)
         found.append(row)
-        ours = with_allocation(fits[label].parameters)
+        ours = with_allocation(surface(table, size=size).parameters)
         lines += lines_of(
             label, "recomputed", stated_there, ours, errors if label.startswith("81 best rates, N with e") else None
         )
@@ -547,19 +563,19 @@ def gadre(folder: Path) -> Report:
             quantity = f"{train_data}: held-out error of {label}, %"
             lines.append(Line(quantity=quantity, stated_by=by, published=percent, ours=float(off)))
         without = where(table, table["params"] < 6e9)
-        row, drawn = recommended(f"{train_data}, up to 1.4B", without, loss="loss_c4_val")
-        share = share_of(drawn)
+        row, _ = recommended(f"{train_data}, up to 1.4B", without, loss="loss_c4_val")
+        share = share_of(drawn(surface(without, loss="loss_c4_val")))
         ours = {"value": share.value, "low": share.low, "high": share.high}
         lines += lines_of(
             f"{train_data}, free: a", "recomputed", dict(zip(ours, GADRE_FREE[train_data], strict=True)), ours
         )
         found.append(row)
         small = where(table, table["params"] < 1e9)
-        row, drawn = recommended(f"{train_data}, up to 0.4B", small, loss="loss_c4_val")
+        row, free = recommended(f"{train_data}, up to 0.4B", small, loss="loss_c4_val")
         found.append(row)
         one_exponent = surface(small, loss="loss_c4_val", law="tied")
         for run in held_out:
-            made = fit.predict(drawn, {"num_params": run["params"][0], "num_tokens": run["tokens"][0]})
+            made = fit.predict(free, {"num_params": run["params"][0], "num_tokens": run["tokens"][0]})
             loss, guess = run["loss_c4_val"][0], made.estimate
             predictions.append(
                 {
@@ -641,8 +657,8 @@ def clark(folder: Path) -> Report:
             lines += lines_of(router, stated_by, dict(zip(CLARK_NAMES, values[router], strict=True)), ours)
         rms = float(np.sqrt(np.mean(squares.residuals_log**2)))
         lines += lines_of(router, "recomputed", {"rms of ln loss": CLARK_RMS[router]}, {"rms of ln loss": rms})
-        drawn = fit.bootstrap(point, draws=DRAWS, seed=0)
-        cells = {name: interval(drawn.estimates[name]) for name in ("b", "c", "experts_start", "experts_max")}
+        again = drawn(point)
+        cells = {name: interval(again.estimates[name]) for name in ("b", "c", "experts_start", "experts_max")}
         for label, millions in zip(CLARK_SIZES, CLARK_EFFECTIVE[router], strict=True):
             size = float(rows["dense_parameter_count"][rows["model_size_label"] == label][0])
             name = f"{label} x 64"
@@ -650,10 +666,10 @@ def clark(folder: Path) -> Report:
             lines += lines_of(
                 router, "recomputed", {f"{name}, effective, M": millions}, {f"{name}, effective, M": here / 1e6}
             )
-            draws = clark_effective(drawn.draws, size, 64.0) / size
+            draws = clark_effective(again.draws, size, 64.0) / size
             value = float(clark_effective(point.parameters, size, 64.0)) / size
             cells[f"worth of {name}"] = interval(fit.estimate(value, draws, method="bootstrap"))
-        found.append(stated(router, drawn, cells))
+        found.append(stated(router, again, cells))
         ratios.append(f"{router} {cells['experts_max']}")
     dense = where(clark_rows(everything, "Dense"), clark_rows(everything, "Dense")["num_experts"] == 1)
     pure = fit.Law(name="pure_size", floor=None, terms=(fit.decay("K", num_params="alpha"),))
@@ -706,12 +722,12 @@ def steplaw(folder: Path) -> Report:
     lines += lines_of("standard error", "their file of fits", STEPLAW_ERRORS, spreads)
     # The script's default regresses the batch on N too; the printed law has D alone.
     lines += lines_of("a reader's run of their script", "issue 10", STEPLAW_ISSUE, means)
-    row, drawn = recommended("17 best cells", best)
+    row, _ = recommended("17 best cells", best)
     lines += lines_of(
         "17 best cells",
         "recomputed",
         {"A": 15.72, "B": 328.5, "E": 0.906, "alpha": 0.133, "beta": 0.295},
-        drawn.parameters,
+        surface(best).parameters,
     )
     whole = steplaw_exponents(near, np.ones((1, len(near["loss"]))))
     cells = {
@@ -732,7 +748,7 @@ def steplaw(folder: Path) -> Report:
         f"witnesses: resampling the {len(lowest_of)} pairs widens the errors {min(wider.values()):.1f} to "
         f"{max(wider.values()):.1f} times. {diverged} of {len(pairs):,} rows have a smoothed loss above 5 and stand "
         f"there like any other; the best of a sweep hides them. Of the surface through {len(lowest_of)} best cells the "
-        f"floor is next to free: E = {interval(drawn.estimates['E'])}."
+        f"floor is next to free: E = {row.cells['E']}."
     )
     return Report(
         title="Step law (steplaw_dense_sweep)",
