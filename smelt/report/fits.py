@@ -18,6 +18,8 @@ QUANTITIES = {
     "size_exponent": "optimal size ~ C^x",
     "token_exponent": "optimal tokens ~ C^x",
     "frontier_exponent": "frontier: loss above the floor ~ C^-x",
+    "num_params_minima": "optimal parameters ~ C^x, minima",
+    "num_tokens_minima": "optimal tokens ~ C^x, minima",
 }
 COSTS = {"secs": "training seconds", "bytes": "stored bytes"}
 SIZES = {"num_params": "parameters", "flops_per_token": "FLOPs per token"}
@@ -38,7 +40,9 @@ def estimates(content: Mapping[str, Any]) -> Table:
     several = len(content["estimates"]) > 1
     rows = []
     for name, found in content["estimates"].items():
-        for quantity, estimate in found.items():
+        laws = content["fit"]["groups"][name]["allocation"]
+        through = {f"{part}_minima": law["exponent"] for part, law in laws.items() if law}
+        for quantity, estimate in {**found, **through}.items():
             error = estimate["standard_error"]
             rows.append(
                 [
