@@ -11,7 +11,7 @@ Held equal  FLOPs per token (smelt's model FLOPs, head included), non-embedding 
             own FLOPs, which leave the head out, the variant gets 2 to 5 % more.
 Fixed       corpus `builtin` (bytes), context 128 with attention confined to a document, 512 tokens a step, AdamW, WSD,
             the rate rule below (tested in quickstart_rates), the batch (tested in quickstart_batch).
-Found       As predicted, and clearer: the saving at 4.8e11 FLOPs is -48 % [-83, -23], so loop_middle needs half as much
+Found       As predicted, and clearer: the saving at 4.8e11 FLOPs is -50 % [-77, -23], so loop_middle needs half as much
             compute again. The three frontiers agree, 20 of 20 pairs favour the baseline (0.060 nats [0.046, 0.074]; one
             run spreads by 0.014 over seeds), in code, docs and prose alike. Every parabola has its minimum inside. Both
             runs at 9.6e11 FLOPs fell into the intervals predicted for them (1.837 in [1.812, 1.963] and 1.891 in

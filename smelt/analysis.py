@@ -80,8 +80,11 @@ def _labels(row: Row) -> dict[str, Any]:
     return {name: row[name] for name in ("run_id", "variant", "role", "budget_flops", "size", "seed", "num_params")}
 
 
-def analyse(rows: Sequence[Row], reference: str, *, draws: int = 1000, seed: int = 0) -> dict[str, Any]:
-    """The analysis of an experiment's rows; see the module. `reference` is the variant that savings are taken over.
+def analyse(
+    rows: Sequence[Row], reference: str, *, draws: int = 1000, seed: int = 0, delta: float | str = "auto"
+) -> dict[str, Any]:
+    """The analysis of an experiment's rows; see the module. `reference` is the variant that savings are taken over;
+    `delta` is that of `fit.fit_surface`.
 
     Raises BadInput without a single finished run of the grid. A column that cannot be fitted is None under "losses",
     its reason under "reasons".
@@ -91,7 +94,9 @@ def analyse(rows: Sequence[Row], reference: str, *, draws: int = 1000, seed: int
     for column in loss_columns(rows):
         columns = table(rows, column)
         try:
-            losses[column] = fit.group_analysis(columns, reference, loss_column=column, draws=draws, seed=seed)
+            losses[column] = fit.group_analysis(
+                columns, reference, loss_column=column, draws=draws, seed=seed, delta=delta
+            )
         except BadInput as error:
             losses[column], reasons[column] = None, str(error)
     if not any(_in_grid(row, reference) for row in rows):
@@ -115,7 +120,7 @@ def analyse(rows: Sequence[Row], reference: str, *, draws: int = 1000, seed: int
         "device": device_time(rows),
         "provenance": provenance(rows),
         "left_out": left_out(rows),
-        "settings": {"draws": draws, "seed": seed},
+        "settings": {"draws": draws, "seed": seed, "delta": delta},
     }
     analysis["warnings"] = _warnings(rows, analysis)
     return fit.jsonable(analysis)

@@ -80,7 +80,7 @@ def rederive(name: str, folder: Path | None = None) -> list[dict[str, Any]]:
     """Every value of a committed result that its committed rows do not give again; empty where all do."""
     rows, kept, predicted = read(name, folder)
     settings = kept["settings"]
-    again = analysis.analyse(rows, kept["reference"], draws=settings["draws"], seed=settings["seed"])
+    again = analysis.analyse(rows, kept["reference"], **settings)
     found = list(differences({key: kept[key] for key in kept if key != "experiment"}, again, name))
     if predicted is not None:
         again = prediction.rederived(predicted, rows)

@@ -49,15 +49,23 @@ def targets(grid: "Grid") -> list[dict[str, Any]]:
 
 
 def predict(
-    rows: Sequence[Row], cells: Sequence[Mapping[str, Any]], reference: str, *, draws: int = 1000, seed: int = 0
+    rows: Sequence[Row],
+    cells: Sequence[Mapping[str, Any]],
+    reference: str,
+    *,
+    draws: int = 1000,
+    seed: int = 0,
+    delta: float | str = "auto",
+    widen: bool = True,
 ) -> dict[str, Any]:
     """Losses of `cells` (see `targets`), differences of their pairs and savings at their budgets, with intervals.
 
+    `delta` is that of `fit.fit_surface`, `widen` that of `fit.bootstrap`: a prediction says by which it was made.
     What too few rows cannot predict is None with its reason. Raises BadInput without a finished run of the grid.
     """
     columns = analysis.table(rows)
     used = [row for row in rows if row["role"] == "grid" and row["outcome"] == "finished"]
-    surfaces, reasons = _surfaces(used, [reference, *(cell["variant"] for cell in cells)], draws, seed)
+    surfaces, reasons = _surfaces(used, [reference, *(cell["variant"] for cell in cells)], draws, seed, delta, widen)
     covered = max(row["train_flops"] for row in used)
     predicted = []
     for cell in cells:
@@ -84,7 +92,14 @@ def predict(
     ]
     budgets = sorted({cell["budget_flops"] for cell in cells})
     groups = fit.group_analysis(
-        columns, reference, loss_column=analysis.LOSS, budgets_flops=budgets, draws=draws, seed=seed
+        columns,
+        reference,
+        loss_column=analysis.LOSS,
+        budgets_flops=budgets,
+        draws=draws,
+        seed=seed,
+        delta=delta,
+        widen=widen,
     )
     savings = {
         variant: [s for s in by_kind["surface"]["at_budgets"] or [] if s["budget_flops"] in budgets]
@@ -99,7 +114,7 @@ def predict(
             "cells": predicted,
             "differences": differences,
             "savings": savings,
-            "settings": {"draws": draws, "seed": seed, "confidence": 0.95},
+            "settings": {"draws": draws, "seed": seed, "delta": delta, "widen": widen, "confidence": 0.95},
         }
     )
 
@@ -114,7 +129,7 @@ def _pair(labels: Mapping[str, Any]) -> tuple:
 
 
 def _surfaces(
-    used: Sequence[Row], variants: Sequence[str], draws: int, seed: int
+    used: Sequence[Row], variants: Sequence[str], draws: int, seed: int, delta: float | str, widen: bool
 ) -> tuple[dict[str, fit.SurfaceFit], dict[str, str]]:
     """A surface a variant, drawn jointly over (budget, size), and why a variant has none."""
     groups = {name: [row for row in used if row["variant"] == name] for name in dict.fromkeys(variants)}
@@ -124,11 +139,11 @@ def _surfaces(
     for name, group in groups.items():
         columns = {column: [row[column] for row in group] for column in COLUMNS}
         try:
-            surface = fit.fit_surface(columns, [row[analysis.LOSS] for row in group], LAW)
+            surface = fit.fit_surface(columns, [row[analysis.LOSS] for row in group], LAW, delta=delta)
         except BadInput as error:
             reasons[name] = f"{name}: {error}"
             continue
-        surfaces[name] = fit.bootstrap(surface, counts=counts[name])
+        surfaces[name] = fit.bootstrap(surface, counts=counts[name], widen=widen)
     return surfaces, reasons
 
 
@@ -291,5 +306,5 @@ def rederived(committed: Mapping[str, Any], rows: Sequence[ledger.Row]) -> dict[
     """The prediction again from rows, for the same cells and settings."""
     names = ("run_id", "variant", "size", "seed", "budget_flops", *COLUMNS)
     cells = [{name: cell[name] for name in names} for cell in committed["cells"]]
-    settings = committed["settings"]
-    return predict(rows, cells, committed["reference"], draws=settings["draws"], seed=settings["seed"])
+    settings = {name: value for name, value in committed["settings"].items() if name != "confidence"}
+    return predict(rows, cells, committed["reference"], **settings)

@@ -171,13 +171,18 @@ def _cost_at_optimum(arm: Arm, cost: CostFit, compute: float, seed: int) -> Esti
             with np.errstate(over="ignore"):
                 draws = np.exp(p_D3[:, 0] + p_D3[:, 1] * log_size + p_D3[:, 2] * log_tokens)
     reason = None if draws is not None else "nothing tells the scatter of the cost"
-    return estimate(value, draws, method=f"{cost.name} at the optimum, draws of both fits", reason=reason)
+    return estimate(
+        value, draws, method=f"{cost.name} at the optimum, draws of both fits", spread=arm.surface.spread, reason=reason
+    )
 
 
 def _frontier_loss(frontier: Frontier, compute: float) -> Estimate:
     draws = frontier.loss_draws([compute])
     return estimate(
-        float(frontier.loss(compute)), None if draws is None else draws[:, 0], method="law fitted again to draws"
+        float(frontier.loss(compute)),
+        None if draws is None else draws[:, 0],
+        method="law fitted again to draws",
+        spread=frontier.spread,
     )
 
 
@@ -302,6 +307,7 @@ def _allocation(surface: SurfaceFit) -> dict[str, Estimate]:
             float(share(surface.parameters, of)),
             None if surface.draws is None else share(surface.draws, of),
             method=method,
+            spread=surface.spread,
         )
         for key, of in (("size_exponent", tokens), ("token_exponent", size))
     }

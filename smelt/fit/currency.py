@@ -219,6 +219,7 @@ def _measured_savings(target: Arm, reference: Arm, budgets_flops: Sequence, colu
                 outside=factor,
                 reason=reason,
                 method=f"{column} at the optima of one loss, draws of the surfaces and of the cost's scatter",
+                spread=max(arm.surface.spread for arm in (target, reference)),
                 warnings=[flag for cost in costs for flag in cost.warnings],
             )
         )
@@ -267,6 +268,10 @@ class ServingFrontier:
     tokens_per_size_range: tuple[float, float]
     point: dict[str, np.ndarray]
     draws: dict[str, np.ndarray] | None
+
+    @property
+    def spread(self) -> float:
+        return self.surface.spread
 
     @property
     def floor(self) -> float:
@@ -393,7 +398,8 @@ def serving_optimum(frontier: ServingFrontier, cost_flops: float) -> Optimum:
     draws = (None,) * 4 if frontier.draws is None else at(frontier.draws)
     method = f"surface refitted to bootstrap draws by unit, {frontier.inference_tokens:.3g} tokens of inference"
     size, tokens, loss, per_param = (
-        estimate(float(value), draw, method=method) for value, draw in zip(values, draws, strict=True)
+        estimate(float(value), draw, method=method, spread=frontier.spread)
+        for value, draw in zip(values, draws, strict=True)
     )
     factor = frontier.outside(cost_flops)
     flags = []

@@ -138,6 +138,7 @@ class _Given:
     law: laws.Law
     parameters: Mapping[str, float]
     draws: None = None
+    spread: float = 1.0
 
 
 def ground(

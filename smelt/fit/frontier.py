@@ -27,6 +27,7 @@ class Frontier:
     """loss = floor + exp(log_coefficient) * C^-exponent, C in FLOPs.
 
     compute_range_flops  what the data cover; beyond it the frontier extrapolates
+    spread               how far percentiles of the draws are moved out, as in `SurfaceFit`
     draws                floor, log_coefficient, exponent [num_draws], NaN where a draw is unusable; or None
     """
 
@@ -38,6 +39,7 @@ class Frontier:
     estimates: dict[str, Estimate]
     warnings: tuple[Flag, ...] = ()
     draws: dict[str, np.ndarray] | None = None
+    spread: float = 1.0
 
     def loss(self, compute_flops: np.ndarray | float) -> np.ndarray:
         """Frontier loss at compute, in the unit of the fitted losses."""
@@ -291,9 +293,11 @@ def surface_frontier(
         **values,
         compute_range_flops=compute_range_flops,
         estimates={
-            n: estimate(values[n], None if draws is None else draws[n], method=method) for n in ("floor", "exponent")
+            n: estimate(values[n], None if draws is None else draws[n], method=method, spread=fit.spread)
+            for n in ("floor", "exponent")
         },
         draws=draws,
+        spread=fit.spread,
     )
 
 
@@ -317,7 +321,8 @@ def surface_optimum(
     values = at(fit.parameters)
     draws = (None,) * 4 if fit.draws is None else at(fit.draws)
     size, tokens, loss, per_param = (
-        estimate(float(value), draw, method=method) for value, draw in zip(values, draws, strict=True)
+        estimate(float(value), draw, method=method, spread=fit.spread)
+        for value, draw in zip(values, draws, strict=True)
     )
     flags = []
     factor, what = furthest_outside(fit, size_name, float(values[0]), float(values[1]))

@@ -68,10 +68,11 @@ def fit_groups(
     fixed: Mapping[str, float] | None = None,
     flops_per_unit: float | None = None,
     objective: str = "huber_log",
-    delta: float | str = 1e-3,
+    delta: float | str = "auto",
     budgets_flops: Sequence[float] = (),
     draws: int = 1000,
     seed: int = 0,
+    widen: bool = True,
 ) -> Groups:
     """Every fit of a grid of runs, or of anybody's table.
 
@@ -84,8 +85,8 @@ def fit_groups(
     `law` is fitted to each group and its frontier taken under C = flops_per_token * num_tokens (`fixed` gives
     density for SMELT's law), or under C = flops_per_unit * num_params * num_tokens for a law in num_params:
     flops_per_unit is given for all groups, or is the geometric mean over a group's own rows. A law in compute_flops
-    alone is its own frontier. `objective` and `delta` are those of `fit_surface`. `budgets_flops` adds budgets to
-    those of the table at which savings are given.
+    alone is its own frontier. `objective` and `delta` are those of `fit_surface`, `widen` that of `bootstrap`.
+    `budgets_flops` adds budgets to those of the table at which savings are given.
 
     What is resampled as one: rows of an equal `unit`; else of an equal (budget, pair); else, without budgets, of an
     equal pair or run_id; else each row.
@@ -126,7 +127,7 @@ def fit_groups(
         unit, unit_flags = _flops_per_unit(law, name, group, flops_per_unit)
         flags += unit_flags
         options[name] = {"flops_per_unit": unit, **(fixed or {})}
-        surface = surfaces[name] = attempt(why, "surface", _surface, group, law, objective, delta, counts[name])
+        surface = surfaces[name] = attempt(why, "surface", _surface, group, law, objective, delta, counts[name], widen)
         found = {}
         if surface is not None:
             found["surface"] = attempt(why, "frontier surface", _of_surface, surface, ranges[name], options[name])
@@ -245,10 +246,13 @@ def _of_surface(surface: SurfaceFit, covered: tuple[float, float] | None, option
         **{key: float(value) for key, value in point.items()},
         compute_range_flops=covered,
         estimates={
-            key: estimate(float(point[key]), None if draws is None else draws[key], method=method)
+            key: estimate(
+                float(point[key]), None if draws is None else draws[key], method=method, spread=surface.spread
+            )
             for key in ("floor", "exponent")
         },
         draws=draws,
+        spread=surface.spread,
     )
 
 
@@ -288,9 +292,11 @@ def attempt(reasons: dict[str, str], part: str, make: Callable, *args: Any, **op
         return None
 
 
-def _surface(group: Mapping, law: laws.Law, objective: str, delta: float | str, counts: np.ndarray) -> SurfaceFit:
+def _surface(
+    group: Mapping, law: laws.Law, objective: str, delta: float | str, counts: np.ndarray, widen: bool
+) -> SurfaceFit:
     fitted = fit_surface(group, group["loss_nats"], law, objective=objective, delta=delta)
-    return bootstrap(fitted, counts=counts)
+    return bootstrap(fitted, counts=counts, widen=widen)
 
 
 def _through_minima(

@@ -10,6 +10,7 @@ Two ways, for two questions:
   Student's t interval exactly. It assumes Gaussian noise of one size and a parabola that is true.
 """
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
@@ -41,6 +42,29 @@ def joint_counts(
     for stratum in members.values():
         counts[:, stratum] = generator.multinomial(len(stratum), np.full(len(stratum), 1 / len(stratum)), size=draws)
     return {group: counts[:, [place[label] for label in rows]] for group, rows in units.items()}
+
+
+def small_sample_spread(counts_RN: np.ndarray, degrees: float) -> float:
+    """How many times as wide as the bootstrap's the spread of a fit is, `degrees` of n rows being spare.
+
+    Residuals are smaller than errors by sqrt(degrees / n), and resampling them inherits it:
+
+        spread = sqrt(G / (G - 1) * (n - 1) / degrees)
+
+    for n rows in G units (Hesterberg 2015, arXiv 1411.5279, for a mean; with units, the correction of robust standard
+    errors by cluster, Cameron & Miller 2015). Units are the columns that the counts tell apart. 1 without spare rows.
+    Measured over 400 grids each (`benchmarks/coverage` is the full study): percentiles moved out by it cover 95.3 to
+    96 % with 35 to 63 rows and five parameters, plain ones 94.4 to 94.8 %; with 20 rows 97.8 and 95.7 %.
+
+    >>> counts = np.random.default_rng(0).multinomial(20, np.full(20, 1 / 20), size=100).astype(float)
+    >>> round(small_sample_spread(counts, 15.0), 4)
+    1.1547
+    """
+    num_rows = counts_RN.shape[1]
+    num_units = len(np.unique(counts_RN[:64].T, axis=0))  # 64 draws: two units agree in all of them by no accident
+    if degrees <= 0 or num_units < 2:
+        return 1.0
+    return math.sqrt(num_units / (num_units - 1) * (num_rows - 1) / degrees)
 
 
 def noise_factors(covariance_GG: np.ndarray, degrees: int, draws: int, generator: np.random.Generator) -> np.ndarray:

@@ -125,7 +125,13 @@ def _differences(fit: SurfaceFit, reference: SurfaceFit, names: Sequence[str]) -
     else:
         reason, drawn = None, {name: fit.draws[name] - reference.draws[name] for name in names}
     return {
-        name: estimate(fit.parameters[name] - reference.parameters[name], drawn[name], method=method, reason=reason)
+        name: estimate(
+            fit.parameters[name] - reference.parameters[name],
+            drawn[name],
+            method=method,
+            spread=max(fit.spread, reference.spread),
+            reason=reason,
+        )
         for name in names
     }
 

@@ -93,7 +93,7 @@ def power(
     saving: float = 0.0,
     groups: int = 2,
     objective: str = "huber_log",
-    delta: float | str = 1e-3,
+    delta: float | str = "auto",
     fixed: Mapping[str, float] | None = None,
 ) -> Planned:
     """How wide every interval of a design will be, and the smallest saving that it can see.
@@ -108,7 +108,7 @@ def power(
     >>> design = Design(kind="isoflop", budgets_flops=(1e18, 2e18, 4e18, 8e18), num_sizes=5, span=8.0)
     >>> found = power("chinchilla", law, given_noise(0.002, pair_correlation=0.5), design, flops_per_unit=6.0)
     >>> found.num_runs, f"{found.cost_flops:.2e}", f"{found.smallest_saving:.3f}"
-    (40, '1.50e+20', '0.040')
+    (40, '1.50e+20', '0.035')
     """
     base = ground(law, parameters, flops_per_unit, fixed)
     points = design_points(base, None, design) if isinstance(design, Design) else design
@@ -175,7 +175,7 @@ def fitting_of(
     threshold, raw = checked_objective(objective, delta)
     loss = base.floor + float(base.reducible(at_flops))
     sd = float(noise.log_sd(loss)) * (loss if raw else 1.0)
-    if delta == "auto":
+    if delta == "auto" and 0 < threshold < math.inf:
         threshold = AUTO_SHARE * sd
     return Fitting(
         noise=noise, raw=raw, delta=max(threshold, SMALLEST_SHARE * sd), threshold=max(threshold / sd, SMALLEST_SHARE)

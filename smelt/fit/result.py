@@ -6,6 +6,7 @@ message that people read. Nothing here knows what was fitted.
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,15 +41,29 @@ class Estimate:
     reason: str | None = None
 
 
+def tail_share(confidence: float = 0.95, spread: float = 1.0) -> float:
+    """The share of draws beyond either end of an interval.
+
+    >>> round(tail_share(), 4), round(tail_share(spread=1.1547), 4)
+    (0.025, 0.0118)
+    """
+    normal = statistics.NormalDist()
+    return normal.cdf(spread * normal.inv_cdf((1 - confidence) / 2))
+
+
 def estimate(
     value: float | None,
     draws: np.ndarray | None = None,
     *,
     method: str,
     confidence: float = 0.95,
+    spread: float = 1.0,
     reason: str | None = None,
 ) -> Estimate:
     """`value` with the percentile interval of `draws` [num_draws]; draws that are NaN had no usable value.
+
+    `spread` moves the percentiles out to those of a normal distribution that many times as wide, for draws that are
+    known to scatter too little (`intervals.small_sample_spread`); the draws themselves stay as they are.
 
     Infinite draws are values (a reference that never reaches a loss needs infinite compute) and move the
     percentiles; the standard error is the standard deviation of the finite draws.
@@ -62,7 +77,7 @@ def estimate(
         why = f"{unusable_frac:.0%} of the draws have no usable value, so the interval is unbounded"
         return Estimate(value=float(value), confidence=confidence, method=method, reason=reason or why)
     usable = draws[~np.isnan(draws)]
-    tail = (1 - confidence) / 2
+    tail = tail_share(confidence, spread)
     # Nearest-rank percentiles: interpolating between a finite and an infinite draw would give NaN.
     low, high = np.quantile(usable, [tail, 1 - tail], method="nearest")
     finite = usable[np.isfinite(usable)]

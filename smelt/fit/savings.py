@@ -83,6 +83,7 @@ def savings(target: Frontier, reference: Frontier, budgets_flops: Sequence | np.
                 outside=outside,
                 reason=reason,
                 method="both frontiers inverted draw by draw",
+                spread=max(target.spread, reference.spread),
             )
         )
     return found
@@ -98,6 +99,7 @@ def written(
     outside: float,
     reason: str | None,
     method: str,
+    spread: float = 1.0,
     warnings: Sequence[Flag] = (),
 ) -> Saving:
     """A saving with its interval and flags; `value` is None where there is a `reason`."""
@@ -106,7 +108,7 @@ def written(
     return Saving(
         budget_flops=float(budget),
         target_loss=loss,
-        estimate=estimate(value, draws, method=method, reason=reason),
+        estimate=estimate(value, draws, method=method, spread=spread, reason=reason),
         reference_flops=reference_flops if np.isfinite(reference_flops) else None,
         extrapolation=float(outside),
         unreached_frac=float(np.mean(usable == 1.0)) if known else None,
@@ -191,13 +193,15 @@ def gain_at_loss(target: Frontier, reference: Frontier, losses: Sequence | np.nd
             if drawn.any():
                 unreached = float(np.mean(np.isinf(ours_R[drawn]) | np.isinf(theirs_R[drawn])))
                 positive = float(np.mean(gain_R[drawn] > 1))
-        method = "both frontiers inverted draw by draw"
+        method, spread = "both frontiers inverted draw by draw", max(target.spread, reference.spread)
         value = None if reason is not None else theirs / ours
         found.append(
             Gain(
                 loss=float(loss),
-                gain=estimate(value, gain_R, method=method, reason=reason),
-                saving=estimate(None if value is None else 1 - 1 / value, saving_R, method=method, reason=reason),
+                gain=estimate(value, gain_R, method=method, spread=spread, reason=reason),
+                saving=estimate(
+                    None if value is None else 1 - 1 / value, saving_R, method=method, spread=spread, reason=reason
+                ),
                 target_flops=ours if np.isfinite(ours) else None,
                 reference_flops=theirs if np.isfinite(theirs) else None,
                 extrapolation=outside,
@@ -289,7 +293,13 @@ def crossing(target: Frontier, reference: Frontier) -> Crossing:
         message = f"the frontiers cross at {compute:.3g} FLOPs, inside the data: above it the {who} is the better one"
         flags.append(Flag(code="frontiers_cross", message=message))
     return Crossing(
-        compute=estimate(None if reason is not None else compute, draws, method=method, reason=reason),
+        compute=estimate(
+            None if reason is not None else compute,
+            draws,
+            method=method,
+            spread=max(target.spread, reference.spread),
+            reason=reason,
+        ),
         loss=float(target.loss(compute)),
         better_above=better_above,
         extrapolation=float(outside),

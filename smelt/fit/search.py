@@ -67,7 +67,7 @@ def cheapest(
     saving: float = 0.0,
     groups: int = 2,
     objective: str = "huber_log",
-    delta: float | str = 1e-3,
+    delta: float | str = "auto",
     fixed: Mapping[str, float] | None = None,
     max_extrapolation: float = 1.0,
     kinds: Sequence[str] = KINDS,

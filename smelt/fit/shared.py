@@ -90,7 +90,7 @@ def fit_shared(
     *,
     shared: Collection[str] = ("exponents",),
     objective: str = "huber_log",
-    delta: float | str = 1e-3,
+    delta: float | str = "auto",
     weights: Mapping[Hashable, Sequence | np.ndarray] | None = None,
 ) -> SharedFit:
     """Fit `law` to all groups at once; `columns`, `loss` and `weights` are those of `fit_surface`, by group.
@@ -216,6 +216,7 @@ def bootstrap_shared(
     draws: int = 1000,
     seed: int = 0,
     counts: Mapping[Hashable, np.ndarray] | None = None,
+    widen: bool = True,
 ) -> SharedFit:
     """`fit` with joint draws: whole units are resampled over all groups and the whole problem is fitted again.
 
@@ -235,14 +236,16 @@ def bootstrap_shared(
         counts = intervals.joint_counts(labels, draws=draws, seed=seed)
     together_RN = np.concatenate([counts[group] for group in fit.fits], axis=1)
     bound = fit.refit.bound
+    degrees = fit.num_rows - fit.num_parameters
     parameters_RP = surface.redrawn(bound.problem, fit.refit.parameters_P, fit.refit.weights * together_RN)
+    spread = intervals.small_sample_spread(together_RN, degrees) if widen else 1.0
     smallest = float(np.exp(bound.problem.log_loss_N.min()))
     num_own = len(fit.law.parameters) - len(fit.shared)
     undecided_R = (together_RN > 0).sum(axis=1) < fit.num_parameters
     for group in fit.fits:
         undecided_R |= (counts[group] > 0).sum(axis=1) < num_own
     fits = {
-        group: surface.with_draws(one, binding.named(bound, group, parameters_RP, smallest), undecided_R)
+        group: surface.with_draws(one, binding.named(bound, group, parameters_RP, smallest), undecided_R, spread)
         for group, one in fit.fits.items()
     }
     return dataclasses.replace(fit, fits=fits)
@@ -294,6 +297,7 @@ def efficiencies(fit: SharedFit, reference: Hashable) -> dict[Hashable, dict[str
                 float(worth(one.parameters, base.parameters, coefficient, power)),
                 None if one.draws is None or base.draws is None else worth(one.draws, base.draws, coefficient, power),
                 method=method,
+                spread=max(one.spread, base.spread),
             )
             for column, (coefficient, power) in terms.items()
         }

@@ -17,7 +17,7 @@ from smelt.errors import BadInput
 from smelt.fit import isoflop, tables
 from smelt.fit.frontier import Frontier, surface_optimum
 from smelt.fit.groups import FRONTIER_KINDS, Groups, attempt, fit_groups, is_frontier, recommended, why_no_frontier
-from smelt.fit.result import jsonable
+from smelt.fit.result import jsonable, tail_share
 from smelt.fit.savings import savings
 from smelt.fit.surface import SurfaceFit, predict
 
@@ -113,7 +113,8 @@ def _band(frontier: Frontier, budgets: Sequence[float]) -> dict[str, Any]:
     if draws is not None and not np.isnan(draws).all():
         usable = draws[~np.isnan(draws).any(axis=1)]
         with np.errstate(invalid="ignore"):  # where the percentile itself is infinite the band has no end
-            low, high = np.quantile(usable, [0.025, 0.975], axis=0)
+            tail = tail_share(spread=frontier.spread)
+            low, high = np.quantile(usable, [tail, 1 - tail], axis=0)
     return {"compute_flops": compute, "loss_nats": frontier.loss(compute), "low": low, "high": high}
 
 

@@ -3,7 +3,7 @@
 The objective stands in `objective`, its minimum in `solver`, the laws in `laws`. Losses are in nats or any other unit;
 the floor and the coefficients come out in the same one. What is minimised is a sum over rows of
 
-    huber_log       Huber_delta(ln loss - ln predicted), delta 1e-3 by custom (Hoffmann et al. 2022)
+    huber_log       Huber_delta(ln loss - ln predicted); delta "auto", or 1e-3 by custom (Hoffmann et al. 2022)
     squares_log     half the square of the same
     absolute_log    its absolute value: Huber's with delta brought down to zero
     huber_raw       Huber_delta(loss - predicted), delta in the unit of the loss
@@ -12,6 +12,10 @@ the floor and the coefficients come out in the same one. What is minimised is a 
 Row order, the units of the columns and a common factor of the weights change no answer. The unit of the loss (nats or
 bits) changes no exponent and scales floor and coefficients under every *_log objective and under squares_raw; under
 huber_raw it does so only where delta is scaled with it, as "auto" does.
+
+"auto" is 1.345 standard deviations of the residuals, by their median absolute deviation. A delta far below the scatter
+makes the objective one of absolute residuals, whose intervals over-cover and whose estimates scatter up to a quarter
+more (`benchmarks/coverage`).
 """
 
 import dataclasses
@@ -32,6 +36,8 @@ OBJECTIVES = ("huber_log", "squares_log", "absolute_log", "huber_raw", "squares_
 # Huber 1964: 95 % efficient for Gaussian residuals, whose deviation is 1.4826 times their median absolute deviation.
 AUTO_DELTA = 1.345 * 1.4826
 MAX_UNDECIDED_FRAC = 0.05  # of draws that too few rows made: more move the ends of a 95 % interval
+REFUSED_UNDECIDED_FRAC = 0.3  # beyond it the draws say nothing of the rows' scatter: chosen
+MIN_DEGREES = 2  # fewer spare rows do not tell the noise
 AUTO_DELTA_SETTLED = 1e-7  # relative change of delta between two rounds
 MAX_AUTO_ROUNDS = 100
 SMALLEST_AUTO_DELTA = 1e-9  # relative to the loss: residuals of a noise-free table have no scale of their own
@@ -50,6 +56,7 @@ class SurfaceFit:
     noise_log         root mean square of residuals_log, corrected for the fitted parameters; None without spare rows
     noise_loss        the same of loss - predicted, in the unit of the loss
     draws             by parameter name [num_draws], or None; NaN where a draw did not converge
+    spread            how far percentiles of the draws are moved out for few rows (`intervals.small_sample_spread`)
     column_ranges     smallest and largest value of each column, and of size times tokens, that the rows have
     """
 
@@ -69,6 +76,7 @@ class SurfaceFit:
     noise_log: float | None
     noise_loss: float | None
     draws: dict[str, np.ndarray] | None = None
+    spread: float = 1.0
     refit: "_Refit | None" = None
 
     def predict(self, columns: Mapping[str, Sequence | np.ndarray | float]) -> np.ndarray:
@@ -104,7 +112,7 @@ def fit_surface(
     law: laws.Law | str,
     *,
     objective: str = "huber_log",
-    delta: float | str = 1e-3,
+    delta: float | str = "auto",
     weights: Sequence | np.ndarray | None = None,
 ) -> SurfaceFit:
     """Fit `law` to rows: the global minimum of sum_i w_i rho(residual_i), certified.
@@ -153,8 +161,6 @@ def checked_objective(objective: str, delta: float | str) -> tuple[float, bool]:
     if objective not in OBJECTIVES:
         raise BadInput(f"objective is {objective!r}; choose one of {', '.join(OBJECTIVES)}")
     kind, residual = objective.split("_")
-    if delta == "auto" and kind != "huber":
-        raise BadInput(f"delta is 'auto', and {objective} has no threshold; choose huber_log or huber_raw")
     if delta != "auto" and (isinstance(delta, str) or not delta > 0):
         raise BadInput(f"delta is {delta!r}; Huber's threshold is a number above 0, 1e-3 by custom, or 'auto'")
     threshold = {"squares": math.inf, "absolute": 0.0, "huber": 1e-3 if delta == "auto" else float(delta)}[kind]
@@ -166,7 +172,7 @@ def minimum(
 ) -> tuple[Bound, solver.Solution, str]:
     """The polished starts under the problem's threshold, or under the one that their own residuals settle at."""
     problem = bound.problem
-    if delta != "auto":
+    if delta != "auto" or not 0 < problem.delta < math.inf:
         rule = {0.0: "none: absolute residuals", math.inf: "none: least squares"}.get(problem.delta, "given")
         return bound, solver.polish(problem, starts_SP, weight_N), rule
     unit = math.exp(problem.log_loss_N.mean()) if problem.raw else 1.0
@@ -249,13 +255,16 @@ def bootstrap(
     draws: int = 1000,
     seed: int = 0,
     counts: np.ndarray | None = None,
+    widen: bool = True,
 ) -> SurfaceFit:
     """`fit` with draws and 95 % percentile intervals: whole units are resampled and the law is fitted again.
 
     `units` labels each row (rows of one run, or of one budget where budgets share an error, carry one label; None:
     every row its own). `counts` [draws, rows] overrides them, so that several groups can be drawn jointly
     (`intervals.joint_counts`). Each draw starts at the fitted point, and keeps delta. Refits that do not converge are
-    NaN in `draws` and are flagged.
+    NaN in `draws` and are flagged. `widen` moves the percentiles out by `intervals.small_sample_spread`, for what
+    few rows and many parameters hide; False leaves plain percentiles. No draws are kept where fewer than
+    two rows are spare, or where many draws have fewer different rows than parameters: the estimates say why.
     """
     if fit.refit is None:
         raise BadInput("this fit shares parameters with other groups; draw them together with bootstrap_shared")
@@ -265,9 +274,10 @@ def bootstrap(
             raise BadInput(f"units has {len(labels)} labels, the fit {fit.num_rows} rows; give one a row")
         counts = intervals.joint_counts({"": labels}, draws=draws, seed=seed)[""]
     parameters_RP = redrawn(fit.refit.problem, fit.refit.parameters_P, fit.refit.weights * counts)
+    spread = intervals.small_sample_spread(counts, fit.degrees) if widen else 1.0
     smallest = float(np.exp(fit.refit.problem.log_loss_N.min()))
     undecided_R = (counts > 0).sum(axis=1) < len(fit.law.parameters)
-    return with_draws(fit, binding.named(fit.refit.bound, "", parameters_RP, smallest), undecided_R)
+    return with_draws(fit, binding.named(fit.refit.bound, "", parameters_RP, smallest), undecided_R, spread)
 
 
 def redrawn(problem: Problem, parameters_P: np.ndarray, weight_RN: np.ndarray) -> np.ndarray:
@@ -282,10 +292,24 @@ def redrawn(problem: Problem, parameters_P: np.ndarray, weight_RN: np.ndarray) -
     return parameters_RP
 
 
-def with_draws(fit: SurfaceFit, by_name: dict[str, np.ndarray], undecided_R: np.ndarray) -> SurfaceFit:
+def with_draws(
+    fit: SurfaceFit, by_name: dict[str, np.ndarray], undecided_R: np.ndarray, spread: float = 1.0
+) -> SurfaceFit:
     """`fit` with the percentile intervals of draws of its parameters; `undecided_R` marks those of too few rows."""
     lost = np.isnan(by_name[fit.law.parameters[0]])
     method = f"percentiles of {len(lost)} bootstrap draws by unit"
+    if spread != 1.0:
+        method += f", moved out by {spread:.4g} for {fit.num_rows} rows"
+    reason = None
+    if fit.degrees < MIN_DEGREES:
+        reason = f"{fit.num_rows} rows leave {fit.degrees:.3g} to tell the noise from: add runs"
+    elif np.mean(undecided_R) > REFUSED_UNDECIDED_FRAC:
+        share = np.mean(undecided_R)
+        reason = f"{share:.0%} of the bootstrap draws have fewer different rows than parameters: add runs"
+    if reason is not None:
+        refused = {name: estimate(value, method=method, reason=reason) for name, value in fit.parameters.items()}
+        flag = Flag(code="no_intervals", message=f"no interval can be given: {reason}")
+        return dataclasses.replace(fit, draws=None, estimates=refused, warnings=(*fit.warnings, flag))
     warnings = list(fit.warnings)
     if lost.any():
         warnings.append(
@@ -305,7 +329,10 @@ def with_draws(fit: SurfaceFit, by_name: dict[str, np.ndarray], undecided_R: np.
     return dataclasses.replace(
         fit,
         draws=by_name,
-        estimates={name: estimate(v, by_name[name], method=method) for name, v in fit.parameters.items()},
+        spread=spread,
+        estimates={
+            name: estimate(v, by_name[name], method=method, spread=spread) for name, v in fit.parameters.items()
+        },
         warnings=tuple(warnings),
     )
 

@@ -55,7 +55,7 @@ def test_no_solver_started_at_the_truth_gets_below_the_fitted_objective():
     from scipy.optimize import minimize
 
     columns, losses = chinchilla_twin(seed=5)
-    found = fit.fit_surface(columns, losses, "chinchilla")
+    found = fit.fit_surface(columns, losses, "chinchilla", delta=1e-3)
     log_N, log_D, delta = np.log(columns["num_params"]), np.log(columns["num_tokens"]), 1e-3
 
     def objective(p):
@@ -175,6 +175,7 @@ def test_order_units_and_weights_move_no_objective_and_the_unit_of_the_loss_move
     columns, losses = chinchilla_twin(seed=11, num_rows=80)
 
     def fitted(columns: dict, losses: np.ndarray, **options) -> dict:
+        options = {"delta": 1e-3, **options}
         return fit.fit_surface(columns, losses, "chinchilla", objective=objective, **options).parameters
 
     found = fitted(columns, losses)
@@ -192,6 +193,10 @@ def test_order_units_and_weights_move_no_objective_and_the_unit_of_the_loss_move
         same.append(parameters["E"] == pytest.approx(found["E"] * unit, rel=1e-6))
         # A threshold in nats is another one in bits: what is summed changes, and so does its minimum.
         assert all(same) == (objective != "huber_raw" or change != "bits"), change
+    if objective.startswith("huber"):  # and one that is set by the residuals moves with them
+        nats, bits = (fitted(columns, losses / unit, delta="auto") for unit in (1.0, math.log(2)))
+        assert bits["alpha"] == pytest.approx(nats["alpha"], rel=1e-6)
+        assert bits["E"] == pytest.approx(nats["E"] / math.log(2), rel=1e-6)
 
 
 def test_least_squares_of_raw_residuals_is_scipy_s():
@@ -245,8 +250,6 @@ def test_an_objective_that_is_none_and_a_delta_that_is_none_are_refused():
     columns, losses = chinchilla_twin()
     with pytest.raises(BadInput, match=r"'l1'.*absolute_log"):
         fit.fit_surface(columns, losses, "chinchilla", objective="l1")
-    with pytest.raises(BadInput, match="squares_log has no threshold"):
-        fit.fit_surface(columns, losses, "chinchilla", objective="squares_log", delta="auto")
     for delta in (0.0, -1.0, math.nan, "mad"):
         with pytest.raises(BadInput, match="Huber's threshold is a number above 0"):
             fit.fit_surface(columns, losses, "chinchilla", delta=delta)
@@ -254,7 +257,7 @@ def test_an_objective_that_is_none_and_a_delta_that_is_none_are_refused():
 
 def test_a_held_parameter_stays_and_the_rest_is_at_its_own_minimum():
     columns, losses = chinchilla_twin(seed=9, num_rows=80)
-    found = fit.fit_surface(columns, losses, "chinchilla")
+    found = fit.fit_surface(columns, losses, "chinchilla", delta=1e-3)
     values = found.parameters["alpha"] * np.linspace(0.8, 1.2, 9)
     objective, parameters, converged = refit_held(found, "alpha", values)
     assert converged.all()
@@ -267,19 +270,19 @@ def test_a_held_parameter_stays_and_the_rest_is_at_its_own_minimum():
         law = fit.Law(
             name="held", floor="E", terms=(fit.decay("A", num_params=values[index]), fit.decay("B", num_tokens="beta"))
         )
-        other = fit.fit_surface(columns, losses, law)
+        other = fit.fit_surface(columns, losses, law, delta=1e-3)
         assert other.certificate.objective == pytest.approx(objective[index], rel=1e-9)
         assert other.parameters["beta"] == pytest.approx(parameters["beta"][index], rel=1e-5)
 
 
 def test_a_floor_held_at_zero_is_the_law_without_one():
     columns, losses = chinchilla_twin(seed=9, num_rows=80)
-    found = fit.fit_surface(columns, losses, "chinchilla")
+    found = fit.fit_surface(columns, losses, "chinchilla", delta=1e-3)
     objective, parameters, converged = refit_held(found, "E", [0.0, 1.0, found.parameters["E"]])
     assert converged.all()
     np.testing.assert_allclose(parameters["E"], [0.0, 1.0, found.parameters["E"]], rtol=1e-12)
     law = fit.Law(name="no_floor", floor=None, terms=fit.CHINCHILLA.terms)
-    without = fit.fit_surface(columns, losses, law)
+    without = fit.fit_surface(columns, losses, law, delta=1e-3)
     assert objective[0] == pytest.approx(without.certificate.objective, rel=1e-6)
     assert objective[2] == pytest.approx(found.certificate.objective, rel=1e-9)
     assert objective[0] > objective[1] > objective[2]
@@ -304,12 +307,12 @@ def test_a_shape_can_be_held_and_a_coefficient_cannot():
 
 def test_rows_of_one_unit_are_drawn_together_and_widen_the_interval():
     columns, losses = chinchilla_twin(seed=7, num_rows=60)
-    alone = fit.bootstrap(fit.fit_surface(columns, losses, "chinchilla"), draws=400)
+    alone = fit.bootstrap(fit.fit_surface(columns, losses, "chinchilla"), draws=400, widen=False)
     thrice = {name: np.tile(values, 3) for name, values in columns.items()}
     copies = fit.fit_surface(thrice, np.tile(losses, 3), "chinchilla")
     assert "duplicated_rows" in {flag.code for flag in copies.warnings}
-    by_run = fit.bootstrap(copies, units=list(range(60)) * 3, draws=400)
-    by_row = fit.bootstrap(copies, draws=400)
+    by_run = fit.bootstrap(copies, units=list(range(60)) * 3, draws=400, widen=False)
+    by_row = fit.bootstrap(copies, draws=400, widen=False)
     width = {
         name: f.estimates["alpha"].high - f.estimates["alpha"].low
         for name, f in {"alone": alone, "by_run": by_run, "by_row": by_row}.items()
@@ -373,10 +376,28 @@ def test_as_many_rows_as_parameters_fit_but_know_no_noise():
     assert "few_rows" in {flag.code for flag in found.warnings}
 
 
-def test_draws_of_fewer_different_rows_than_parameters_are_flagged():
-    columns, losses = chinchilla_twin(seed=3, num_rows=6)
+def test_few_rows_move_the_percentiles_out_and_leave_the_draws():
+    columns, losses = chinchilla_twin(seed=4, num_rows=20)
+    found = fit.fit_surface(columns, losses, "chinchilla")
+    plain, wide = (fit.bootstrap(found, draws=1000, widen=widen) for widen in (False, True))
+    np.testing.assert_array_equal(plain.draws["alpha"], wide.draws["alpha"])
+    assert wide.spread == pytest.approx(math.sqrt(20 / 15))
+    # Beyond 1.1547 x 1.96 standard deviations lie 1.18 % of a normal distribution.
+    low, high = np.quantile(wide.draws["alpha"], [0.0118, 0.9882], method="nearest")
+    assert (wide.estimates["alpha"].low, wide.estimates["alpha"].high) == (low, high)
+    assert plain.estimates["alpha"].low > low
+
+
+def test_draws_of_fewer_different_rows_than_parameters_are_flagged_and_many_of_them_refused():
+    columns, losses = chinchilla_twin(seed=3, num_rows=9)
     few = fit.bootstrap(fit.fit_surface(columns, losses, "chinchilla"), draws=200)
     assert "draws_undecided" in {flag.code for flag in few.warnings}
+    columns, losses = chinchilla_twin(seed=3, num_rows=6)
+    fewest = fit.bootstrap(fit.fit_surface(columns, losses, "chinchilla"), draws=200)
+    assert "no_intervals" in {flag.code for flag in fewest.warnings}
+    assert fewest.draws is None
+    assert fewest.estimates["alpha"].low is None
+    assert "6 rows leave 1" in fewest.estimates["alpha"].reason
     columns, losses = chinchilla_twin(seed=3, num_rows=20)
     more = fit.bootstrap(fit.fit_surface(columns, losses, "chinchilla"), draws=200)
     assert "draws_undecided" not in {flag.code for flag in more.warnings}
