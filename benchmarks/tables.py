@@ -15,7 +15,7 @@ A line says who states its number: a paper, its notebook or an issue, or where t
 recomputation of ours with SciPy. A difference is also given in the authors' standard errors where they print one.
 
 The recommended method is one for all, smelt's defaults: Huber of log residuals, summed, at the delta that is printed;
-the certified minimum; 1,000 bootstrap draws by independent unit; 95 % percentiles.
+the certified minimum; 1,000 bootstrap draws by independent unit; 95 % percentiles, moved out where rows are few.
 """
 
 import argparse
@@ -109,8 +109,9 @@ def surface(
     return fit.fit_surface(columns, table[loss], law, objective=objective, delta=delta)
 
 
-def drawn(found: fit.SurfaceFit, units: Sequence | None = None) -> fit.SurfaceFit:
-    return fit.bootstrap(found, units, draws=DRAWS, seed=0)
+def drawn(found: fit.SurfaceFit, units: Sequence | None = None, *, widen: bool = True) -> fit.SurfaceFit:
+    """With draws; published percentiles are plain ones (`widen` False)."""
+    return fit.bootstrap(found, units, draws=DRAWS, seed=0, widen=widen)
 
 
 def allocation_of(parameters: Mapping):
@@ -221,7 +222,7 @@ def chinchilla(folder: Path) -> Report:
     )
 
     # The very resamples of the notebook, refitted by another solver to the minimum.
-    again = fit.bootstrap(point, counts=epoch_counts(len(table["loss"])))
+    again = fit.bootstrap(point, counts=epoch_counts(len(table["loss"])), widen=False)
     draws = {**again.draws, "a": allocation_of(again.draws)}
     spread = {name: float(np.std(draws[name], ddof=1)) for name in errors}
     lines += lines_of("standard error", "notebook", errors, spread)
@@ -282,7 +283,7 @@ def chinchilla(folder: Path) -> Report:
         f"to ten, beta falls by {moved:.3f}, {moved / errors['beta']:.1f} of its standard errors. The five that are "
         f"dropped have the fewest tokens per parameter (at most {ratio[outliers].max():.2f}, the next "
         f"{ratio[~outliers].min():.2f}), so a rule on that ratio selects the same without looking at a loss. "
-        f"Recommended on the 240 runs: a = {interval(share_of(here))}."
+        f"Recommended on the 240 runs, with delta {here.delta:.2g} from their scatter: a = {interval(share_of(here))}."
     )
     return Report(
         title="Chinchilla, approach 3 (chinchilla_epoch)",
@@ -422,11 +423,11 @@ def marin(folder: Path) -> Report:
                 ours=1e6 * raw_huber_mean(table, raw),
             )
         )
-        share = share_of(drawn(point))
+        share = share_of(drawn(point, widen=False))
         ours = {"value": share.value, "low": share.low, "high": share.high}
         lines += lines_of(f"{name}: surface a", "recomputed", dict(zip(ours, MARIN_SURFACE[name], strict=True)), ours)
         row, _ = recommended(name, table)
-        cells = {"a, parabolas": interval(fit.allocation(minima).exponent), **row.cells}
+        cells = {**row.cells, "a, parabolas": interval(fit.allocation(minima).exponent)}
         found.append(dataclasses.replace(row, cells=cells))
         mixed = where(everything, everything["dataset"] == name)
         asides.append(f"{name} {slope(minima_of(mixed, 'params', mixed['name_budget']), inside=False):.3f}")
@@ -564,7 +565,7 @@ def gadre(folder: Path) -> Report:
             lines.append(Line(quantity=quantity, stated_by=by, published=percent, ours=float(off)))
         without = where(table, table["params"] < 6e9)
         row, _ = recommended(f"{train_data}, up to 1.4B", without, loss="loss_c4_val")
-        share = share_of(drawn(surface(without, loss="loss_c4_val")))
+        share = share_of(drawn(surface(without, loss="loss_c4_val"), widen=False))
         ours = {"value": share.value, "low": share.low, "high": share.high}
         lines += lines_of(
             f"{train_data}, free: a", "recomputed", dict(zip(ours, GADRE_FREE[train_data], strict=True)), ours
