@@ -32,7 +32,7 @@ def examine(fits: Groups) -> Examined:
     reasons: dict[str, dict[str, str]] = {name: {} for name in fits.names}
     others = fits.names[1:]
     return Examined(
-        diagnostics={name: attempt(reasons[name], "diagnostics", _diagnosed, fits, name) for name in fits.names},
+        diagnostics={name: attempt(reasons[name], "diagnostics", diagnosed, fits, name) for name in fits.names},
         floors={name: attempt(reasons[name], "floor", _floor, fits, name) for name in fits.names},
         shared={name: attempt(reasons[name], "shared", _shared, fits, name) for name in others},
         crossings={name: _crossing(fits, name) for name in others},
@@ -52,7 +52,8 @@ def profiles(fits: Groups, group: str | None = None) -> dict[str, dict[str, Prof
     return found
 
 
-def _diagnosed(fits: Groups, name: str) -> Diagnostics | None:
+def diagnosed(fits: Groups, name: str) -> Diagnostics | None:
+    """`fit.diagnose` of a group's surface and rows; None without a surface."""
     surface, group = fits.surfaces[name], fits.rows[name]
     if surface is None:
         return None
