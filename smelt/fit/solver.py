@@ -183,7 +183,8 @@ def _polish(
         high[:, :count] = MAX_GROWTH
         step = _bounded_step(matrix, down, ridge, low, high)
         trial = point + step
-        trial[:, :count] = np.maximum(point[:, :count] + np.log1p(step[:, :count]), least)
+        with np.errstate(divide="ignore"):  # a step of -1 takes the term out: it stops at its lowest
+            trial[:, :count] = np.maximum(point[:, :count] + np.log1p(step[:, :count]), least)
         if any_held:
             trial = np.where(held, point, trial)
         trial_residual, trial_share = residuals(problem, trial, log_loss)
