@@ -7,6 +7,10 @@ assumes: groups are independent and alike (budgets that each share an error are 
 smoothly as a group leaves. The last fails for medians: with Huber's delta far below the residuals and one row a group
 the interval is flagged. It needs no law of the noise, and g refits instead of a thousand.
 
+Measured (`benchmarks/nested`, 200 simulations): with 5 or 8 budgets of 7 runs 95 % intervals of floor and exponents
+cover 91 to 98 %, whether budgets share an error or not; leaving out runs one by one, 75 to 80 % (the floor) where they
+do.
+
 A residual bootstrap stands here too, for those who ask for it. It does not know which rows are independent.
 """
 
@@ -149,8 +153,8 @@ def residual_bootstrap(fit: SurfaceFit, *, draws: int = 1000, seed: int = 0) -> 
 
     The design stays as it is and the noise is taken to be one for all rows, independent: the intervals are too narrow
     where rows of a budget share an error or large runs scatter less. Even where neither holds they under-cover:
-    measured 88 to 94 % for 95 % (IsoFLOP grids of 20 to 54 rows, delta 1e-3, 150 simulations); `bootstrap` covers 93
-    to 99 % there. Residuals are centred and lengthened by sqrt(n / (n - P)). The fit is flagged `under_covers`.
+    measured 88 to 94 % for 95 % (IsoFLOP grids of 20 to 54 rows, delta 1e-3, 150 simulations each). Residuals are
+    centred and lengthened by sqrt(n / (n - P)). The fit is flagged `under_covers`.
     """
     if draws < 2:
         raise BadInput(f"draws is {draws}; an interval needs two draws or more, 1000 for its percentiles")

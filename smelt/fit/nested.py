@@ -7,6 +7,11 @@ for q parameters fewer, with A and B of the larger law's residuals: the robust l
     shared_test   do groups have exponents (or a floor) in common?
     floor_test    do the rows show an irreducible loss at all?
 
+Measured (`benchmarks/nested`, 200 simulations each): p < 0.05 in 4 to 8 % where two groups of 20 or 42 rows share both
+exponents, in 50 % and 99 % where one is 0.04 apart; where matched pairs share nine tenths of their noise, never and in
+34 % of 20 rows by T, but in 0 and 97 % by joint draws. The floor test claims a floor in 3 to 6 % where there is none,
+in 85 to 94 % (20 rows) and all (42) where it is a tenth of the smallest loss; noise 0.3 % of the loss throughout.
+
 A p-value above 0.05 does not say that the smaller law is true; the intervals beside it say how far from it the rows
 allow. It does not know whether groups were trained alike.
 """

@@ -3,6 +3,7 @@
     style      colours, ticks, labels; the one place that sets matplotlib up
     figures    the answer: frontiers, savings by law, text and pair, the prediction
     evidence   what stands behind it: IsoFLOP curves, minima, residuals, training curves
+    fit_figures   what a fit hangs on: profiles, residuals, leverage, the largest budget left out
     tables     the same to the digit
     words      and in sentences
     page       all of it as one file that opens offline and prints: page.write, page.write_experiment
