@@ -39,8 +39,8 @@ class Grid:
     """An IsoFLOP grid of matched pairs, base and target, and what its losses suffer.
 
     sizes span a factor `span` either side of `centre` times the optimum. `saving` is the share of compute that the
-    target saves, at every compute. Noise in log loss: `shared` by a pair, `own` of a run, `budget` shared by the runs of
-    one budget. `spoil(table, generator)` changes the losses further. `fails` says that coverage is not promised.
+    target saves, at every compute. Noise in log loss: `shared` by a pair, `own` of a run, `budget` shared by a
+    budget's runs. `spoil(table, generator)` changes losses further. `fails` says that coverage is not promised.
     """
 
     name: str
