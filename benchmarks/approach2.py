@@ -22,7 +22,10 @@ FAR = 1000.0  # times the largest budget, where an exponent's error has become a
 
 def columns_of(table: Mapping[str, Sequence], group: str) -> dict[str, np.ndarray]:
     rows = [row for row, name in enumerate(table["group"]) if name == group]
-    return {name: np.array([values[row] for row in rows]) for name, values in table.items()}
+    columns = {name: np.array([values[row] for row in rows]) for name, values in table.items()}
+    # Size is training FLOPs per token over 6, what the surface's law is in: parameters leave the head out, and at these
+    # widths a share of FLOPs that falls with size.
+    return {**columns, "num_params": columns["flops_per_token"] / 6}
 
 
 def corrected(group: Mapping[str, np.ndarray], surface: fit.SurfaceFit, draws: int = 1000) -> list[fit.Correction]:
@@ -68,7 +71,7 @@ def bias(groups: Mapping[str, Mapping], surfaces: Mapping[str, fit.SurfaceFit]) 
 
 def on_the_data(groups: Mapping[str, Mapping], surfaces: Mapping[str, fit.SurfaceFit]) -> list[str]:
     lines = [
-        "| arm | N* ~ C^x, parabolas | corrected | surface |",
+        "| arm | F* ~ C^x, parabolas | corrected | surface |",
         "|---|---|---|---|",
     ]
     for name, group in groups.items():
@@ -88,14 +91,13 @@ def point(group: Mapping[str, np.ndarray], largest: float) -> tuple[dict[str, tu
     surface = fit.fit_surface(group, group["loss_nats"], "flops_tokens")
     optimum = fit.surface_optimum(surface, largest)
     found = {"surface": (true_exponent(surface), np.log(optimum.size.value), optimum.loss.value)}
-    per_param = float(np.median(group["flops_per_token"] / group["num_params"]))
     corrections = corrected(group, surface, draws=0)
     for method, part in (("parabolas", "raw"), ("corrected", "minimum")):
         minima = [getattr(c, part) for c in corrections]
         last = minima[-1]
         usable = [m for m in minima if m.usable]
         slope = exponent(minima).value if len(usable) > 1 else np.nan
-        here = (np.log(last.num_params_opt * per_param), last.loss_min) if last.usable else (np.nan, np.nan)
+        here = (np.log(6 * last.num_params_opt), last.loss_min) if last.usable else (np.nan, np.nan)
         found[method] = (slope, *here)
     return found, surface
 
@@ -108,14 +110,16 @@ def simulated(groups: Mapping[str, Mapping], surfaces: Mapping[str, fit.SurfaceF
     truth = np.array([true_exponent(surface), np.log(optimum.size.value), optimum.loss.value])
     exact = predicted(surface, group)
     errors: dict[str, list] = {method: [] for method in METHODS}
+    still, _ = point({**group, "loss_nats": exact}, largest)
     for seed in range(simulations):
         noise = surface.noise_log * np.random.default_rng(seed).standard_normal(len(exact))
         found, _ = point({**group, "loss_nats": exact * np.exp(noise)}, largest)
         for method in METHODS:
             errors[method].append(np.array(found[method]) - truth)
     lines = [
-        "| method | N* exponent: bias, sd, rms | size at the largest budget | least loss there, nats | no answer |",
-        "|---|---|---|---|---|",
+        "| method | F* exponent off without noise | with noise: bias, sd, rms | size at the largest budget "
+        "| least loss there, nats | no answer |",
+        "|---|---|---|---|---|---|",
     ]
     for method in METHODS:
         table = np.array(errors[method])
@@ -126,14 +130,18 @@ def simulated(groups: Mapping[str, Mapping], surfaces: Mapping[str, fit.SurfaceF
             cells.append(
                 f"{known.mean():+.3f}{unit}, {known.std(ddof=1):.3f}{unit}, {np.sqrt(np.mean(known**2)):.3f}{unit}"
             )
-        lines.append(f"| {method} | " + " | ".join(cells) + f" | {np.mean(~np.isfinite(table).all(axis=1)):.0%} |")
+        lines.append(
+            f"| {method} | {still[method][0] - truth[0]:+.4f} | "
+            + " | ".join(cells)
+            + f" | {np.mean(~np.isfinite(table).all(axis=1)):.0%} |"
+        )
     return lines
 
 
-def other_grids(surface: fit.SurfaceFit, budgets: Sequence[float], per_param: float) -> list[str]:
+def other_grids(surface: fit.SurfaceFit, budgets: Sequence[float]) -> list[str]:
     """Noise-free: the same law on other grids of 9 sizes a budget; what an extrapolation by `FAR` would say."""
     lines = [
-        f"| sizes, times the optimum | N* exponent | N* at {FAR:g} times the largest budget | corrected |",
+        f"| sizes, times the optimum | F* exponent | F* at {FAR:g} times the largest budget | corrected |",
         "|---|---|---|---|",
     ]
     truth = true_exponent(surface)
@@ -154,11 +162,11 @@ def other_grids(surface: fit.SurfaceFit, budgets: Sequence[float], per_param: fl
                 for column, value in zip(table, row, strict=True):
                     table[column].append(value)
         group = {column: np.array(values) for column, values in table.items()}
-        group["num_params"] = group["flops_per_token"] / per_param
+        group["num_params"] = group["flops_per_token"] / 6
         group["loss_nats"] = predicted(surface, group)
         found = corrected(group, surface, draws=0)
         far = FAR * budgets[-1]
-        size = fit.surface_optimum(surface, far).size.value / per_param
+        size = fit.surface_optimum(surface, far).size.value / 6
         raw, mended = (fit.allocation([getattr(c, part) for c in found]) for part in ("raw", "minimum"))
         off = [100 * (float(a.at(far)) / size - 1) for a in (raw, mended)]
         lines.append(f"| {label} | {raw.exponent.value:.4f} ({truth:.4f}) | {off[0]:+.1f} % | {off[1]:+.4f} % |")
@@ -176,7 +184,6 @@ def main() -> None:
     surfaces = fit.fit_groups(table, REFERENCE, loss_column="loss_nats").surfaces
     reference = groups[REFERENCE]
     budgets = [float(value) for value in np.unique(reference["budget_flops"])]
-    per_param = float(np.median(reference["flops_per_token"] / reference["num_params"]))
     for title, lines in (
         ("The bias, if the fitted surfaces were the truth and there were no noise", bias(groups, surfaces)),
         ("On the rows themselves", on_the_data(groups, surfaces)),
@@ -184,7 +191,7 @@ def main() -> None:
             f"{given.simulations} grids simulated from the baseline's surface with its rows' scatter",
             simulated(groups, surfaces, given.simulations),
         ),
-        ("Other grids of the same law, without noise", other_grids(surfaces[REFERENCE], budgets, per_param)),
+        ("Other grids of the same law, without noise", other_grids(surfaces[REFERENCE], budgets)),
     ):
         print(f"### {title}\n\n" + "\n".join(lines) + "\n", flush=True)
 
