@@ -248,6 +248,9 @@ def test_flops_are_derived_by_6nd_only_when_asked_and_then_said(tmp_path):
         (["who=a"], (2, 3)),
         (["who!=a"], (4,)),
         (["N>1e6"], (3, 4)),
+        (["N=1e6|4M"], (2, 4)),
+        (["N!=1e6 | 4M"], (3,)),
+        (["who=b|c"], (4,)),
     ],
 )
 def test_a_filter_keeps_what_it_says_and_lists_the_rest(tmp_path, where, rows):

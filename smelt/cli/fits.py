@@ -39,7 +39,9 @@ class Reading:
             "error, loss:NAME); THEIRS may be COLUMN*NUMBER. Where left out: the columns that have our names"
         ),
     ] = ()
-    where: Annotated[Words, arg(help="keep rows with COLUMN<VALUE (<=, >, >=, =, !=), by the file's own names")] = ()
+    where: Annotated[
+        Words, arg(help="keep rows with COLUMN<VALUE (<=, >, >=, =, !=; =A|B for either), by the file's own names")
+    ] = ()
     flops: Annotated[
         str | None, arg(help="6ND: makes the one of train_flops, num_params and num_tokens that is missing")
     ] = None

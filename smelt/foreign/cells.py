@@ -61,15 +61,7 @@ SUFFIXES_MEANT = {
 MISSING = {"", "na", "n/a", "null", "none"}
 NUMBER = re.compile(r"([+-]?(?:\d{1,3}(?:[,_]\d{3})+|\d+|(?=\.\d))(?:\.\d*)?)([eE][+-]?\d+)?\s*([A-Za-z]*|%)")
 COMPARISON = re.compile(r"<=|>=|!=|==|<|>|=")
-COMPARED = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "=": operator.eq,
-    "==": operator.eq,
-    "!=": operator.ne,
-}
+COMPARED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
 class BadCell(ValueError):
@@ -152,16 +144,17 @@ def number(cell: Any, kind: str) -> float:
 
 def comparison(path: Any, header: Sequence[str], text: str) -> Callable[[Mapping[str, Any]], str | None]:
     """A test of a row by COLUMN<VALUE: None where it holds, else why it does not; BadCell where a word is compared by
-    size. Raises BadInput for a text that compares nothing, and for columns that are not there."""
+    size. COLUMN=A|B holds where the cell is one of them, COLUMN!=A|B where it is none. Raises BadInput for a text that
+    compares nothing, and for columns that are not there."""
     splits = [(text[: m.start()].strip(), m[0], text[m.end() :].strip()) for m in COMPARISON.finditer(text)]
     if not splits:
         raise BadInput(f"where {text!r} compares nothing: give COLUMN<VALUE (or <=, >, >=, =, !=)")
     column, sign, wanted = next((split for split in splits if split[0] in header), splits[0])
     if column not in header:
         raise BadInput(f"where {text!r}: {path} has no column {column!r}: it has {', '.join(header) or 'none'}")
-    holds, by_size = COMPARED[sign], sign not in ("=", "==", "!=")
-    bound = _as_number(wanted)
-    if by_size and (bound is None or math.isnan(bound)):
+    holds, bound = COMPARED.get(sign), _as_number(wanted)  # by size, or None: by equality
+    several = [wanted, *(part.strip() for part in wanted.split("|"))]  # a value may have the bar in it
+    if holds and (bound is None or math.isnan(bound)):
         raise BadInput(f"where {text!r}: {wanted!r} is no number, and {sign} compares numbers: use = or !=")
 
     def failing(record: Mapping[str, Any]) -> str | None:
@@ -169,15 +162,21 @@ def comparison(path: Any, header: Sequence[str], text: str) -> Callable[[Mapping
         if is_missing(cell):
             return None if sign == "!=" else f"where {text}: {column} is empty"
         found = _as_number(cell)
-        if by_size and found is None:
+        if holds and found is None:
             raise BadCell(f"{column} is {cell!r}: expected a number, for where {text}")
-        if bound is not None and found is not None:
+        if holds:
             kept = holds(found, bound)
         else:
-            kept = holds(str(cell).strip(), wanted)
+            kept = any(_same(cell, found, value) for value in several) == (sign != "!=")
         return None if kept else f"where {text}: {column} is {cell}"
 
     return failing
+
+
+def _same(cell: Any, found: float | None, wanted: str) -> bool:
+    """As numbers where both are, else as words."""
+    value = None if found is None else _as_number(wanted)
+    return str(cell).strip() == wanted if value is None else found == value
 
 
 def _as_number(cell: Any) -> float | None:
