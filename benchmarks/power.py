@@ -6,6 +6,7 @@ Are the intervals of a bootstrap as wide as planned? Does the comparison see in 
 was promised? And what do clipped residuals cost against least squares?
 """
 
+import dataclasses
 import math
 import sys
 import time
@@ -18,8 +19,6 @@ from smelt.fit import designs, laws, noise, planning, solver, surface
 
 CHINCHILLA = {"E": 1.8172, "A": 482.01, "B": 2085.43, "alpha": 0.3478, "beta": 0.3658}
 BYTES = {"E": 1.0, "A": 60.0, "K": 900.0, "a": 0.35, "c": 0.45}
-SIXFOLD = {"flops_per_unit": 6.0}
-TRUNKED = {"trunk_correlation": 0.5}
 
 
 def design(kind: str, low: float, count: int, ratio: float, sizes: int, span: float, seeds: int = 1) -> designs.Design:
@@ -27,91 +26,66 @@ def design(kind: str, low: float, count: int, ratio: float, sizes: int, span: fl
     return designs.Design(kind=kind, budgets_flops=budgets, num_sizes=sizes, span=span, seeds=seeds)
 
 
-# name -> law, parameters, k of C = k N D, design, noise, objective
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """A design with the law, the noise and the fits that it is planned and simulated with."""
+
+    plan: designs.Design
+    noise: noise.Noise
+    law: str = "chinchilla"
+    parameters: dict[str, float] = dataclasses.field(default_factory=lambda: CHINCHILLA)
+    flops_per_unit: float | None = 6.0
+    objective: str = "huber_log"
+    delta: float | str = "auto"
+
+    def planned(self, **options) -> fit.Planned:
+        return fit.power(
+            self.law,
+            self.parameters,
+            self.noise,
+            self.plan,
+            flops_per_unit=self.flops_per_unit,
+            objective=self.objective,
+            delta=self.delta,
+            **options,
+        )
+
+
+FOUR_BY_FIVE = Case(plan=design("isoflop", 1e18, 4, 2, 5, 8), noise=noise.given_noise(0.002, pair_correlation=0.5))
+FIVE_BY_SEVEN = Case(plan=design("isoflop", 1e18, 5, 3, 7, 16), noise=noise.given_noise(0.004, pair_correlation=0.9))
+OF_BYTES = Case(
+    plan=design("isoflop", 1e11, 5, 2, 7, 8),
+    noise=noise.given_noise(0.005, unit="nats"),
+    law="flops_tokens",
+    parameters=BYTES,
+    flops_per_unit=None,
+)
+CUSTOM, SQUARES = {"delta": 1e-3}, {"objective": "squares_log"}
 CASES = {
-    "4 x 5, noise .002, half shared": (
-        "chinchilla",
-        CHINCHILLA,
-        SIXFOLD,
-        design("isoflop", 1e18, 4, 2, 5, 8),
-        noise.given_noise(0.002, pair_correlation=0.5),
-        "huber_log",
+    "4 x 5, noise .002, half shared": FOUR_BY_FIVE,
+    "the same, delta 1e-3": dataclasses.replace(FOUR_BY_FIVE, **CUSTOM),
+    "the same, least squares": dataclasses.replace(FOUR_BY_FIVE, **SQUARES),
+    "5 x 7, noise .004, .9 shared": FIVE_BY_SEVEN,
+    "5 x 7, .9 shared, delta 1e-3": dataclasses.replace(FIVE_BY_SEVEN, **CUSTOM),
+    "5 x 7, .9 shared, least squares": dataclasses.replace(FIVE_BY_SEVEN, **SQUARES),
+    "5 x 7 of bytes, .005 nats, apart": OF_BYTES,
+    "4 x 5 x 3 seeds, noise .004, 2/3 of it the seeds'": Case(
+        plan=design("isoflop", 1e18, 4, 3, 5, 8, 3),
+        noise=noise.given_noise(0.004, pair_correlation=0.3, seed_frac=2 / 3),
     ),
-    "4 x 5, the same by least squares": (
-        "chinchilla",
-        CHINCHILLA,
-        SIXFOLD,
-        design("isoflop", 1e18, 4, 2, 5, 8),
-        noise.given_noise(0.002, pair_correlation=0.5),
-        "squares_log",
+    "trunks, 5 horizons, 5 sizes": Case(
+        plan=design("branches", 1e18, 5, 2, 5, 8),
+        noise=noise.given_noise(0.002, pair_correlation=0.5, trunk_correlation=0.5),
     ),
-    "5 x 7, noise .004, .9 shared": (
-        "chinchilla",
-        CHINCHILLA,
-        SIXFOLD,
-        design("isoflop", 1e18, 5, 3, 7, 16),
-        noise.given_noise(0.004, pair_correlation=0.9),
-        "huber_log",
-    ),
-    "5 x 7, the same by least squares": (
-        "chinchilla",
-        CHINCHILLA,
-        SIXFOLD,
-        design("isoflop", 1e18, 5, 3, 7, 16),
-        noise.given_noise(0.004, pair_correlation=0.9),
-        "squares_log",
-    ),
-    "5 x 7 of bytes, .005 nats, apart": (
-        "flops_tokens",
-        BYTES,
-        {},
-        design("isoflop", 1e11, 5, 2, 7, 8),
-        noise.given_noise(0.005, unit="nats"),
-        "huber_log",
-    ),
-    "4 x 5 x 3 seeds, noise .004, 2/3 of it seeds'": (
-        "chinchilla",
-        CHINCHILLA,
-        SIXFOLD,
-        design("isoflop", 1e18, 4, 3, 5, 8, 3),
-        noise.given_noise(0.004, pair_correlation=0.3, seed_frac=2 / 3),
-        "huber_log",
-    ),
-    "trunks, 5 horizons, 5 sizes": (
-        "chinchilla",
-        CHINCHILLA,
-        SIXFOLD,
-        design("branches", 1e18, 5, 2, 5, 8),
-        noise.given_noise(0.002, pair_correlation=0.5, **TRUNKED),
-        "huber_log",
-    ),
-    "trunks, 6 horizons, 7 sizes, least squares": (
-        "chinchilla",
-        CHINCHILLA,
-        SIXFOLD,
-        design("branches", 1e18, 6, 2, 7, 16),
-        noise.given_noise(0.003, pair_correlation=0.5, **TRUNKED),
-        "squares_log",
+    "trunks, 6 horizons, 7 sizes": Case(
+        plan=design("branches", 1e18, 6, 2, 7, 16),
+        noise=noise.given_noise(0.003, pair_correlation=0.5, trunk_correlation=0.5),
     ),
 }
 # Designs that a plan warns of: the rows of the table say why.
 FLAGGED = {
-    "3 x 5 within 4 times, noise .01": (
-        "chinchilla",
-        CHINCHILLA,
-        SIXFOLD,
-        design("isoflop", 1e18, 3, 2, 5, 4),
-        noise.given_noise(0.01),
-        "huber_log",
-    ),
-    "4 x 5, noise .02": (
-        "chinchilla",
-        CHINCHILLA,
-        SIXFOLD,
-        design("isoflop", 1e18, 4, 2, 5, 8),
-        noise.given_noise(0.02),
-        "huber_log",
-    ),
+    "3 x 5 within 4 times, noise .01": Case(plan=design("isoflop", 1e18, 3, 2, 5, 4), noise=noise.given_noise(0.01)),
+    "4 x 5, noise .02": Case(plan=design("isoflop", 1e18, 4, 2, 5, 8), noise=noise.given_noise(0.02)),
 }
 
 
@@ -138,36 +112,28 @@ def errors(
 
 
 def drawn(
-    law: str,
-    parameters: Mapping[str, float],
-    made_of: noise.Noise,
-    plan: designs.Design,
-    *,
-    flops_per_unit: float | None = None,
-    saving: float = 0.0,
-    num_grids: int,
-    seed: int = 0,
+    case: Case, num_grids: int, *, saving: float = 0.0, seed: int = 0
 ) -> tuple[designs.Ground, dict[str, np.ndarray], np.ndarray]:
     """(law, columns of one grid with its seeds, log losses [2 groups, num_grids, rows])."""
-    base = designs.ground(law, parameters, flops_per_unit)
-    points = designs.design_points(base, None, plan)
-    columns = {name: np.tile(values, plan.seeds) for name, values in points.columns.items()}
-    scatter = errors(points, made_of, plan.seeds, num_grids, np.random.default_rng(seed))
+    base = designs.ground(case.law, case.parameters, case.flops_per_unit)
+    points = designs.design_points(base, None, case.plan)
+    columns = {name: np.tile(values, case.plan.seeds) for name, values in points.columns.items()}
+    scatter = errors(points, case.noise, case.plan.seeds, num_grids, np.random.default_rng(seed))
     log_loss = []
     for group, truth in enumerate((base, base.worth(saving))):
         loss = laws.predicted_loss(truth.law, truth.parameters, columns)
-        if made_of.unit == "log":
-            log_loss.append(np.log(loss) + made_of.total * scatter[group])
-        else:
-            log_loss.append(np.log(loss + made_of.total * scatter[group]))
+        off = case.noise.total * scatter[group]
+        log_loss.append(np.log(loss) + off if case.noise.unit == "log" else np.log(loss + off))
     return base, columns, np.stack(log_loss)
 
 
-def refitted(base: designs.Ground, columns: Mapping[str, np.ndarray], log_loss: np.ndarray, objective: str):
+def refitted(case: Case, base: designs.Ground, columns: Mapping[str, np.ndarray], log_loss: np.ndarray) -> np.ndarray:
     """Parameters [2 groups, num_grids, P] of every grid, ln of coefficients first, each from the true law; NaN where a
-    fit did not converge."""
+    fit did not converge. The automatic delta is the one that the true noise gives."""
     law = base.law
-    delta, raw = surface.checked_objective(objective, 1e-3)
+    delta, raw = surface.checked_objective(case.objective, case.delta)
+    if case.delta == "auto" and case.objective == "huber_log":
+        delta = planning.AUTO_SHARE * float(case.noise.log_sd(np.exp(log_loss.mean())))
     design_KMN = law.design({name: np.log(values) for name, values in columns.items()})
     problem = solver.problem(design_KMN, log_loss[0, 0], delta, raw=raw)
     truth = [math.log(base.parameters[n]) if n in law.coefficients else base.parameters[n] for n in law.parameters]
@@ -214,39 +180,35 @@ def estimates(base: designs.Ground, parameters_GRP: np.ndarray, computes: Mappin
 
 
 def usual(
+    case: Case,
     base: designs.Ground,
     columns: Mapping[str, np.ndarray],
     log_loss_GN: np.ndarray,
-    plan: designs.Design,
-    objective: str,
     at_flops: float,
     seed: int,
 ) -> fit.Estimate:
     """The saving as a user gets it: global fits, 200 draws of whole units, percentiles. A unit is a cell (a pair with
     its seeds), or a trunk with all its decays."""
-    k = None if base.size == "flops_per_token" else base.flops_per_unit
-    points = designs.design_points(base, None, plan)
+    points = designs.design_points(base, None, case.plan)
     cells = np.arange(len(points.budgets_flops)) if points.trunks is None else points.trunks
-    units = np.tile(cells, plan.seeds).tolist()
+    units = np.tile(cells, case.plan.seeds).tolist()
     counts = fit.joint_counts({"reference": units, "target": units}, draws=200, seed=seed)
-    covered = (min(plan.budgets_flops), max(plan.budgets_flops))
+    covered = (min(case.plan.budgets_flops), max(case.plan.budgets_flops))
     fronts = []
     for name, losses in zip(counts, log_loss_GN, strict=True):
-        fitted = fit.fit_surface(columns, np.exp(losses), base.law, objective=objective)
+        fitted = fit.fit_surface(columns, np.exp(losses), base.law, objective=case.objective, delta=case.delta)
         fitted = fit.bootstrap(fitted, counts=counts[name])
-        fronts.append(fit.surface_frontier(fitted, compute_range_flops=covered, flops_per_unit=k))
+        fronts.append(fit.surface_frontier(fitted, compute_range_flops=covered, flops_per_unit=case.flops_per_unit))
     return fit.savings(fronts[1], fronts[0], [at_flops])[0].estimate
 
 
-def scatter_ratios(case: tuple, num_grids: int, seed: int = 0) -> tuple[fit.Planned, dict[str, float]]:
+def scatter_ratios(case: Case, num_grids: int, seed: int = 0) -> tuple[fit.Planned, dict[str, float]]:
     """What is planned, at twice the largest budget, and the standard deviation over grids of every quantity relative to
     it; grids without a finite value are left out."""
-    law, parameters, options, plan, made_of, objective = case
-    top = plan.budgets_flops[-1]
-    planned = fit.power(law, parameters, made_of, plan, at_flops=2 * top, objective=objective, **options)
-    base, columns, log_loss = drawn(law, parameters, made_of, plan, num_grids=num_grids, seed=seed, **options)
-    refits = refitted(base, columns, log_loss, objective)
-    found = estimates(base, refits, {"saving": 2 * top, "saving_at_largest": top})
+    top = case.plan.budgets_flops[-1]
+    planned = case.planned(at_flops=2 * top)
+    base, columns, log_loss = drawn(case, num_grids, seed=seed)
+    found = estimates(base, refitted(case, base, columns, log_loss), {"saving": 2 * top, "saving_at_largest": top})
     ratios = {}
     for name, width in planned.widths.items():
         finite = found[name][np.isfinite(found[name])]
@@ -254,25 +216,27 @@ def scatter_ratios(case: tuple, num_grids: int, seed: int = 0) -> tuple[fit.Plan
     return planned, ratios
 
 
-def detection(case: tuple, num_grids: int, seed: int = 1) -> dict[str, float]:
-    """Grids whose true saving is the smallest that was promised: how many see it, and how wide their intervals are."""
-    law, parameters, options, plan, made_of, objective = case
-    top = plan.budgets_flops[-1]
-    promised = fit.power(law, parameters, made_of, plan, objective=objective, **options).smallest_saving
-    planned = fit.power(law, parameters, made_of, plan, objective=objective, saving=promised, **options)
-    width = planned.widths["saving"]
-    base, columns, log_loss = drawn(
-        law, parameters, made_of, plan, saving=promised, num_grids=num_grids, seed=seed, **options
-    )
-    gain = estimates(base, refitted(base, columns, log_loss, objective), {"saving": top})["saving"]
-    found = [usual(base, columns, log_loss[:, index], plan, objective, top, seed=index) for index in range(num_grids)]
+def seen_share(case: Case, num_grids: int, seed: int = 1) -> float:
+    """Of grids whose true saving is the smallest that was promised: how many estimate it 1.96 planned standard errors
+    above 0."""
+    promised, top = case.planned().smallest_saving, case.plan.budgets_flops[-1]
+    base, columns, log_loss = drawn(case, num_grids, saving=promised, seed=seed)
+    gain = estimates(base, refitted(case, base, columns, log_loss), {"saving": top})["saving"]
+    return float(np.mean(gain > planning.TWO_SIDED * case.planned(saving=promised).widths["saving"].standard_error))
+
+
+def detection(case: Case, num_grids: int, seed: int = 1) -> dict[str, float]:
+    """Grids with the saving that intervals were promised to see: how many do, and how wide they are over the plan."""
+    promised, top = case.planned().smallest_saving_by_interval, case.plan.budgets_flops[-1]
+    width = case.planned(saving=promised).widths["saving"].width
+    base, columns, log_loss = drawn(case, num_grids, saving=promised, seed=seed)
+    found = [usual(case, base, columns, log_loss[:, index], top, seed=index) for index in range(num_grids)]
     known = [one for one in found if one.low is not None and one.high is not None]
     return {
         "promised": promised,
-        "seen": float(np.mean(gain > planning.TWO_SIDED * width.standard_error)),
-        "seen_by_interval": sum(one.low > 0 for one in known) / num_grids,
+        "seen": sum(one.low > 0 for one in known) / num_grids,
         "covered": sum(one.low <= promised <= one.high for one in known) / num_grids,
-        "width_ratio": float(np.median([one.high - one.low for one in known])) / width.width,
+        "width_ratio": float(np.median([one.high - one.low for one in known])) / width,
     }
 
 
@@ -286,13 +250,15 @@ def main(num_grids: int, num_bootstrapped: int) -> None:
     print("# Plans against simulation\n")
     print(f"`python -m benchmarks.power`: {num_grids} grids a row, {num_bootstrapped} with 200 bootstrap draws each.")
     print("Chinchilla's law (Besiroglu et al. 2024) with C = 6 N D from 1e18 FLOPs, unless of bytes; fits by Huber's")
-    print("objective with delta 1e-3, unless by least squares. Size, tokens, loss and saving are asked at twice the")
-    print("largest budget.\n\n## Standard deviation over grids / planned standard error\n")
+    print(
+        "objective with its automatic delta, unless named. Size, tokens, loss and saving are asked at twice the largest"
+    )
+    print("budget.\n\n## Standard deviation over grids / planned standard error\n")
     shown = ("allocation", "size", "loss", "saving", "saving_at_largest")
     rows = []
     for name, case in {**CASES, **FLAGGED}.items():
         planned, ratios = scatter_ratios(case, num_grids)
-        exponents = [ratios[exponent] for exponent in laws.law(case[0]).exponents]
+        exponents = [ratios[exponent] for exponent in laws.law(case.law).exponents]
         codes = dict.fromkeys(flag.code for flag in planned.warnings if flag.code != "extrapolated")
         numbers = [ratios["E"], *exponents, *(ratios[key] for key in shown)]
         rows.append([name, *(f"{number:.2f}" for number in numbers), ", ".join(codes)])
@@ -300,37 +266,43 @@ def main(num_grids: int, num_bootstrapped: int) -> None:
     print(markdown([*headings, "saving at the largest", "warnings"], rows))
 
     print("\n## The smallest saving that was promised, at the largest budget\n")
-    print("Seen by the planned test: the estimate exceeds 1.96 planned standard errors. By intervals: the user's own")
+    print("Seen by a test: of grids with that saving, those that estimate it 1.96 planned standard errors above 0.")
     print(
-        "bootstrap interval excludes 0 (units are pairs; of trunks, whole trunks). Width: its median over the planned"
+        "Seen by intervals: of grids with the saving promised for them, those whose own bootstrap interval excludes 0"
     )
-    print("one.\n")
+    print(
+        "(units are pairs; of trunks, whole trunks). Nominal .80 for both. Width: the median of these intervals over the"
+    )
+    print("planned.\n")
     rows = []
     for name, case in CASES.items():
         one = detection(case, num_bootstrapped)
-        shares = (one["seen"], one["seen_by_interval"], one["covered"], one["width_ratio"])
-        rows.append([name, f"{one['promised']:.1%}", *(f"{share:.2f}" for share in shares)])
-    print(markdown(["design", "promised", "seen by the planned test", "by intervals", "covered", "width"], rows))
+        promised, seen = case.planned().smallest_saving, seen_share(case, num_grids)
+        shares = [f"{one[key]:.2f}" for key in ("seen", "covered", "width_ratio")]
+        rows.append([name, f"{promised:.1%}", f"{seen:.2f}", f"{one['promised']:.1%}", *shares])
+    headings = ["design", "promised to a test", "seen", "promised to intervals", "seen", "covered", "width"]
+    print(markdown(headings, rows))
 
     print("\n## What clipped residuals cost\n")
-    print("5 budgets x 7 sizes, both objectives on the same grids: standard error of alpha, and of the saving at the")
-    print("largest budget, under Huber's objective (delta 1e-3) over that of least squares; planned, then simulated.\n")
+    print(
+        "5 budgets x 7 sizes, all objectives on the same grids: the standard error of alpha, and of the saving at the"
+    )
+    print("largest budget, over that of least squares; planned / simulated.\n")
     rows = []
-    law, parameters, options, plan, *_ = CASES["5 x 7, noise .004, .9 shared"]
     for level in (0.0005, 0.001, 0.002, 0.004, 0.01):
-        cells = [f"{level:g}", f"{1e-3 / level:g}"]
-        for name, shared in (("alpha", 0.0), ("saving_at_largest", 0.0), ("saving_at_largest", 0.9)):
-            made_of = noise.given_noise(level, pair_correlation=shared)
-            both = {}
-            for objective in surface.OBJECTIVES:
-                case = (law, parameters, options, plan, made_of, objective)
-                planned, ratios = scatter_ratios(case, num_grids, seed=2)
-                error = planned.widths[name].standard_error
-                both[objective] = np.array([error, error * ratios[name]])
-            cells += [f"{number:.2f}" for number in both["huber_log"] / both["squares_log"]]
-        rows.append(cells)
-    headings = ["noise", "delta / noise", "alpha", "simulated", "saving, pairs share 0", "simulated"]
-    print(markdown([*headings, "saving, pairs share .9", "simulated"], rows))
+        for delta in (1e-3, "auto"):
+            cells = [f"{level:g}", str(delta)]
+            for name, shared in (("alpha", 0.0), ("saving_at_largest", 0.0), ("saving_at_largest", 0.9)):
+                both = []
+                for objective in ("huber_log", "squares_log"):
+                    made_of = noise.given_noise(level, pair_correlation=shared)
+                    case = dataclasses.replace(FIVE_BY_SEVEN, noise=made_of, objective=objective, delta=delta)
+                    planned, ratios = scatter_ratios(case, num_grids, seed=2)
+                    error = planned.widths[name].standard_error
+                    both.append(np.array([error, error * ratios[name]]))
+                cells.append(" / ".join(f"{number:.2f}" for number in both[0] / both[1]))
+            rows.append(cells)
+    print(markdown(["noise", "delta", "alpha", "saving, pairs share 0", "saving, pairs share .9"], rows))
     asked = {"at_flops": 1e21, "smallest_budget_flops": 1e19, "flops_per_unit": 6.0, "max_extrapolation": 10.0}
     made_of, begun = noise.given_noise(0.003, pair_correlation=0.5), time.perf_counter()
     ranked = fit.cheapest("chinchilla", CHINCHILLA, made_of, 1e23, {"smallest_saving": 0.1}, **asked)

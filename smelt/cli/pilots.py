@@ -81,8 +81,7 @@ def _of_table(path: Path, flops_per_unit: float | None) -> Pilot:
     """The fit made again from its rows, which tell the noise of pairs and seeds too."""
     from smelt import fit, fitted
 
-    made = fitted.asked(path)
-    groups, table = made.groups, made.table
+    table, groups = fitted.asked(path)
     surface = groups.surfaces[groups.reference]
     if surface is None:
         raise BadInput(f"{path} has no surface of {groups.reference}: {groups.reasons[groups.reference]['surface']}")

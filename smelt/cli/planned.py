@@ -65,6 +65,8 @@ def sentences(result: Mapping[str, Any]) -> list[str]:
             f"The smallest saving that it can see at {at} FLOPs (two-sided 5 % test, 80 % power) is "
             f"{_percent(found['smallest_saving'])}, or {_percent(found['smallest_excess'])} more compute."
         )
+        if (by_interval := found["smallest_saving_by_interval"]) > WORTH_SAYING * found["smallest_saving"]:
+            text += f" The intervals of so few rows are wider, and exclude 0 as often from {_percent(by_interval)} on."
         if ends := result["what_if"]["noise_low_high"]:
             text += f" Within what is known of the noise it is {_percent(ends[0])} to {_percent(ends[1])}."
         told.append(text)

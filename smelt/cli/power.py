@@ -52,7 +52,7 @@ def power(
     trunk_correlation: Annotated[float | None, arg(help="share of it that rows of one trunk share")] = None,
     seed_frac: Annotated[float | None, arg(help="share of it that another seed draws anew")] = None,
     objective: Annotated[Objective, arg(help="of the fits to come")] = "huber_log",
-    delta: Annotated[str, arg(help="Huber's threshold of the fits to come: a number, or auto")] = "1e-3",
+    delta: Annotated[str, arg(help="Huber's threshold of the fits to come: a number, or auto")] = "auto",
     figure: Annotated[Path | None, arg(help="also draw it: a .svg, .pdf or .png file")] = None,
     json: Json = False,
 ) -> int:
@@ -158,7 +158,7 @@ def power(
         "grid": _grid(pilot, chosen, held),
         "curve": _curve(planned, chosen, found),
         "what_if": {
-            "least_squares": planned(chosen, objective="squares_log", delta=1e-3).smallest_saving,
+            "least_squares": planned(chosen, objective="squares_log").smallest_saving,
             "trunk_correlation_high": _if_trunks_share(planned, pilot, chosen),
             "noise_low_high": [
                 planned(chosen, noise=pilot.noise.times(factor)).smallest_saving for factor in pilot.noise_factors or ()

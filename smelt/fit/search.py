@@ -21,8 +21,8 @@ from smelt.fit.planning import (
     MAX_HALF_WIDTH_LOG,
     MAX_RELATIVE_ERROR,
     fitting_of,
+    interval_reach,
     smallest_visible,
-    t_quantile,
 )
 from smelt.fit.precision import covariances, gain_error, influence, quantities
 
@@ -106,7 +106,8 @@ def cheapest(
         own, _ = influence(base, columns, fitting)
         others = own if saving == 0 else influence(target, columns, fitting)[0]
         for kind in kinds:
-            with_seeds = covariances(own, others, ladder_index if kind == "branches" else None, fitting)
+            trunks = ladder_index if kind == "branches" else None
+            with_seeds = covariances(own, others, trunks, fitting)
             cost_of_one = price(kind, budgets, budget_index, ladder_index, decay_frac) * groups
             for repeats in seeds:
                 cost, num_rows = cost_of_one * repeats, len(ladder_index) * repeats
@@ -114,10 +115,10 @@ def cheapest(
                 paid = np.flatnonzero(cost <= budget_flops * (1 + 1e-9))
                 if not paid.size or num_rows <= size:
                     continue
-                covariance, t = with_seeds(repeats), t_quantile(num_rows - size)
+                covariance, reach = with_seeds(repeats), interval_reach(trunks, num_rows, repeats, num_rows - size)
                 errors = known.errors(covariance["reference"])
                 gain = gain_of(covariance) if groups == 2 else None
-                widths = {name: _wanted_width(name, errors, gain, t, known.scales, saving) for name in wanted}
+                widths = {name: _wanted_width(name, errors, gain, reach, known.scales, saving) for name in wanted}
                 off = np.max([widths[name] / wanted[name] for name in wanted], axis=0)
                 worst = np.max([errors[name] / base.parameters[name] for name in base.law.exponents], axis=0)
                 trusted = (worst <= MAX_RELATIVE_ERROR) & (num_rows >= 2 * size)
@@ -188,7 +189,7 @@ def _unpaid(least: float, budget_flops: float, at_flops: float, smallest_budget_
 
 
 def _wanted_width(
-    name: str, errors: Mapping[str, np.ndarray], gain: np.ndarray | None, t: float, scales: Mapping, saving: float
+    name: str, errors: Mapping[str, np.ndarray], gain: np.ndarray | None, reach: float, scales: Mapping, saving: float
 ) -> np.ndarray:
     """What `_width` says of one design, for arrays of them (a floor's interval is not cut at zero)."""
     if name == "smallest_saving":
@@ -196,7 +197,7 @@ def _wanted_width(
         return smallest_visible(gain)
     if name == "saving":
         assert gain is not None
-        return 2 * (1 - saving) * np.sinh(np.minimum(t * gain, MAX_HALF_WIDTH_LOG))
+        return 2 * (1 - saving) * np.sinh(np.minimum(reach * gain, MAX_HALF_WIDTH_LOG))
     if scales[name] == "log":
-        return 2 * np.sinh(np.minimum(t * errors[name], MAX_HALF_WIDTH_LOG))
-    return 2 * t * errors[name]
+        return 2 * np.sinh(np.minimum(reach * errors[name], MAX_HALF_WIDTH_LOG))
+    return 2 * reach * errors[name]

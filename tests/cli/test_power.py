@@ -110,12 +110,12 @@ def test_a_named_grid_is_judged_without_a_search(capsys):
 
 
 def test_clipped_residuals_are_priced_where_they_cost(capsys):
-    _, out, _ = smelt(capsys, *GIVEN, *GRID, "--pair-correlation", 0.9)
+    shared = [*GIVEN, *GRID, "--pair-correlation", 0.9]
+    _, out, _ = smelt(capsys, *shared, "--delta", 1e-3)
     assert "Fitted by least squares it would see" in out
-    _, out, _ = smelt(capsys, *GIVEN, *GRID, "--pair-correlation", 0.9, "--objective", "squares_log")
-    assert "Fitted by least squares" not in out
-    _, out, _ = smelt(capsys, *LAW, "--flops-per-unit", 6, "--noise", 0.0004, *GRID)
-    assert "Fitted by least squares" not in out
+    for cheap in ([], ["--objective", "squares_log"], ["--delta", 0.02]):
+        _, out, _ = smelt(capsys, *shared, *cheap)
+        assert "Fitted by least squares" not in out
 
 
 @pytest.fixture
@@ -187,6 +187,7 @@ def test_figures_are_drawn_of_one_grid_and_of_one_group(capsys, tmp_path):
         ([*LAW, "--noise", 0.004, *GRID], "flops_per_unit"),
         ([*LAW, "--flops-per-unit", 6, *GRID], "nothing tells the noise of a run: give --noise"),
         ([*GIVEN, *GRID, "--noise-unit", "nats", "--pair-correlation", 2], "pair_correlation is 2.0"),
+        ([*GIVEN, *GRID, "--delta", "narrow"], "--delta is 'narrow'"),
         (["absent.json", *SEARCH], "absent.json does not exist"),
         ([ROOT / "fits" / "quickstart.prediction.json", *SEARCH], "holds no fitted surface"),
         ([ROOT / "fits" / "quickstart.json"], "there is no grid to judge"),

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import power as study
 from smelt import fit
 from smelt.errors import BadInput
-from smelt.fit import designs, laws, noise, planning, precision
+from smelt.fit import designs, laws, noise, precision
 from tests.fit import planted
 
 CHINCHILLA = study.CHINCHILLA
@@ -27,9 +27,10 @@ def plan(design=GRID, made_of=NOISE, **options) -> fit.Planned:
     "name",
     [
         "4 x 5, noise .002, half shared",
-        "5 x 7, the same by least squares",
+        "the same, delta 1e-3",
+        "5 x 7, .9 shared, least squares",
         "5 x 7 of bytes, .005 nats, apart",
-        "4 x 5 x 3 seeds, noise .004, 2/3 of it seeds'",
+        "4 x 5 x 3 seeds, noise .004, 2/3 of it the seeds'",
         "trunks, 5 horizons, 5 sizes",
     ],
 )
@@ -42,15 +43,9 @@ def test_simulated_grids_scatter_as_planned(name):
 
 @pytest.mark.parametrize("name", ["4 x 5, noise .002, half shared", "trunks, 5 horizons, 5 sizes"])
 def test_a_saving_of_the_promised_size_is_seen_in_four_grids_of_five(name):
-    law, parameters, options, design, made_of, objective = study.CASES[name]
-    promised = fit.power(law, parameters, made_of, design, objective=objective, **options).smallest_saving
-    planned = fit.power(law, parameters, made_of, design, objective=objective, saving=promised, **options)
-    base, columns, log_loss = study.drawn(law, parameters, made_of, design, saving=promised, num_grids=400, **options)
-    refits = study.refitted(base, columns, log_loss, objective)
-    gain = study.estimates(base, refits, {"saving": design.budgets_flops[-1]})["saving"]
-    seen = np.mean(gain > planning.TWO_SIDED * planned.widths["saving"].standard_error)
-    assert 0.74 < seen < 0.86
-    assert 0.76 < planned.chance < 0.81
+    case = study.CASES[name]
+    assert 0.74 < study.seen_share(case, num_grids=400) < 0.86
+    assert 0.76 < case.planned(saving=case.planned().smallest_saving).chance < 0.81
 
 
 def test_directions_are_the_slopes_of_the_frontier_formulas():
@@ -100,13 +95,14 @@ def test_what_a_pair_shares_cancels_in_the_saving_by_least_squares_alone():
     by_squares = plan(made_of=nearly, objective="squares_log").widths["saving"].standard_error
     apart = plan(made_of=noise.given_noise(0.004), objective="squares_log").widths["saving"].standard_error
     assert by_squares == pytest.approx(apart * math.sqrt(0.02), rel=1e-9)
-    assert plan(made_of=nearly).widths["saving"].standard_error > 1.9 * by_squares
+    assert plan(made_of=nearly).widths["saving"].standard_error < 1.15 * by_squares
+    assert plan(made_of=nearly, delta=1e-3).widths["saving"].standard_error > 1.9 * by_squares
 
 
 @pytest.mark.parametrize("objective", ["absolute_log", "huber_raw", "squares_raw"])
 def test_other_objectives_scatter_as_planned_too(objective):
-    law, parameters, options, design, _, _ = study.CASES["5 x 7 of bytes, .005 nats, apart"]
-    case = (law, parameters, options, design, noise.given_noise(0.004, pair_correlation=0.5), objective)
+    made_of = noise.given_noise(0.004, pair_correlation=0.5)
+    case = dataclasses.replace(study.OF_BYTES, noise=made_of, objective=objective, delta=0.002)
     _, ratios = study.scatter_ratios(case, num_grids=120)
     # Absolute residuals are at their limit in no grid of 35 rows: they scatter by a tenth less than it.
     assert all(0.75 < ratio < 1.25 for ratio in ratios.values()), ratios
@@ -223,7 +219,7 @@ def test_one_group_costs_half_and_has_no_saving():
         ({"kind": "branches"}, NOISE, {}, {"trunk_correlation_assumed"}),
         ({"kind": "branches"}, noise.given_noise(0.002, trunk_correlation=0.3), {}, set()),
         ({"budgets_flops": (1e18, 4e18), "num_sizes": 4}, noise.given_noise(1e-4), {}, {"few_rows"}),
-        ({}, noise.given_noise(0.03), {}, {"not_first_order", "floor_not_identified"}),
+        ({}, noise.given_noise(0.05), {}, {"not_first_order", "floor_not_identified"}),
         ({"span": 1.02, "budgets_flops": (1e18, 1.01e18)}, noise.given_noise(1e-9), {}, {"ill_conditioned"}),
     ],
 )
@@ -242,14 +238,23 @@ def test_a_plan_is_strict_json():
     json.dumps(huge.to_json(), allow_nan=False)
 
 
-def test_an_interval_spans_t_standard_errors_in_its_own_scale():
-    widths, t = plan().widths, 2.131450  # Student's t with 15 degrees of freedom
+def test_an_interval_reaches_as_far_as_those_of_the_fits_in_its_own_scale():
+    planned = plan()
+    widths, reach = planned.widths, 2.131450 * math.sqrt(20 / 15)  # Student's t of 15 degrees, 20 rows moved out for 5
     alpha, coefficient, saved = widths["alpha"], widths["A"], widths["saving"]
-    assert alpha.high - alpha.value == pytest.approx(t * alpha.standard_error, rel=1e-6)
-    assert math.log(coefficient.high / coefficient.value) == pytest.approx(t * coefficient.standard_error, rel=1e-6)
-    assert -math.log1p(-saved.high) == pytest.approx(t * saved.standard_error, rel=1e-6)
+    assert alpha.high - alpha.value == pytest.approx(reach * alpha.standard_error, rel=1e-6)
+    assert math.log(coefficient.high / coefficient.value) == pytest.approx(reach * coefficient.standard_error, rel=1e-6)
+    assert -math.log1p(-saved.high) == pytest.approx(reach * saved.standard_error, rel=1e-6)
     assert saved.width == pytest.approx(saved.high - saved.low)
     assert coefficient.width == pytest.approx((coefficient.high - coefficient.low) / coefficient.value)
+    by_test, by_interval = planned.smallest_saving, planned.smallest_saving_by_interval
+    assert -math.log1p(-by_test) == pytest.approx((1.959964 + 0.841621) * saved.standard_error, rel=1e-6)
+    assert -math.log1p(-by_interval) == pytest.approx((reach + 0.841621) * saved.standard_error, rel=1e-6)
+
+
+def test_intervals_of_fits_are_as_wide_as_planned():
+    # Over 300 grids the medians lie within a tenth (benchmarks/power.md); 8 tell a median to a seventh.
+    assert 0.75 < study.detection(study.FOUR_BY_FIVE, num_grids=8)["width_ratio"] < 1.35
 
 
 @pytest.mark.parametrize(
@@ -259,7 +264,7 @@ def test_an_interval_spans_t_standard_errors_in_its_own_scale():
         (lambda: plan(groups=3), r"groups is 3; give 2"),
         (lambda: plan(objective="mean"), r"objective is 'mean'; choose one of huber_log"),
         (lambda: plan(delta=0.0), r"delta is 0.0"),
-        (lambda: plan(objective="squares_raw", delta="auto"), r"squares_raw has no threshold"),
+        (lambda: plan(delta="narrow"), r"delta is 'narrow'"),
         (lambda: plan(at_flops=math.nan), r"at_flops is nan; give a compute"),
         (lambda: plan(flops_per_unit=None), r"flops_per_unit"),
         (lambda: plan(dataclasses.replace(GRID, budgets_flops=(1e18, 2e18), num_sizes=2)), r"4 rows leave nothing"),
@@ -368,10 +373,11 @@ def test_a_pilot_without_seeds_or_spare_rows_is_refused_and_one_that_the_law_mis
 
 
 def test_the_correlation_of_trunks_is_found_from_residuals():
-    design = study.design("branches", 1e18, 6, 2, 7, 16)
-    made_of = noise.given_noise(0.003, trunk_correlation=0.6)
-    base, columns, log_loss = study.drawn("chinchilla", CHINCHILLA, made_of, design, num_grids=25, **K)
-    trunks = fit.design_points(base, None, design).trunks
+    case = dataclasses.replace(
+        study.CASES["trunks, 6 horizons, 7 sizes"], noise=noise.given_noise(0.003, trunk_correlation=0.6)
+    )
+    base, columns, log_loss = study.drawn(case, num_grids=25)
+    trunks = fit.design_points(base, None, case.plan).trunks
     found = []
     for losses in np.exp(log_loss[0]):
         table = {name: list(values) for name, values in columns.items()}
