@@ -6,7 +6,7 @@
                estimates  by group: parameters, exponents
                optima     by group: size, tokens, loss at the largest compute of the rows
                fit        `fit.summary.written`: the rest of the fits
-               examined   `fit.examine`: diagnostics, tests of a floor and of shared exponents, crossings of frontiers
+               examined   `fit.examine`: diagnostics, tests of a floor and of shared exponents
                warnings   code, message and the group that it is about, None where it is about the whole
 
 A fit is its rows and its options: nothing else is kept of it, and its draws are made again from the seed.
@@ -150,17 +150,11 @@ def _warnings(
         warn(flag, None)
     only = len(written["groups"]) == 1
     for name, group in written["groups"].items():
-        diagnosed = examined["diagnostics"][name]
-        flags = diagnosed["flags"] if diagnosed else []
-        # Of what the surface says and the diagnostics say again with the mend, the latter.
-        said = {flag["code"] for flag in flags}
-        own = [flag for flag in _flags(group["surface"]) if flag["code"] not in said]
-        others = [flag for part in ("minima", "allocation", "frontiers") for flag in _flags(group[part])]
-        for flag in (*own, *flags, *others):
+        for flag in (*_flags(group["minima"]), *summary.flags_of_group(group, examined["diagnostics"][name])):
             warn(flag, None if only else name)
     for name, compared in written["savings"].items():
         savings = compared[compared["recommended"]]["at_budgets"] if compared["recommended"] else None
-        for flag in (*_flags(examined["crossings"][name]), *_flags(savings)):
+        for flag in (*summary.flags_of_crossing(compared), *_flags(savings)):
             warn(flag, name)
     return found
 

@@ -23,7 +23,7 @@ Useful alone: `from smelt import fit`. Knows nothing of training, of a ledger or
     groups      all of it for a table of runs in groups: fit_groups
     summary     the same as one plain dict: group_analysis
     answers     questions to fits of groups: optima, losses of runs, what is saved at budgets and at losses
-    examine     diagnostics, tests and crossings of all groups
+    examine     diagnostics and tests of all groups
     noise       noise_from_rows: how runs scatter, alone and with their partner
     planning    power: what a design can tell and what it costs; search: cheapest, the designs that tell enough
 """

@@ -1,7 +1,7 @@
-"""Fits of groups in; what each hangs on, whether the rows show a floor and shared exponents, and where frontiers cross.
+"""Fits of groups in; what each hangs on, and whether the rows show a floor and exponents that groups share, out.
 
-Everything is asked of the fits as they stand, with their rows, budgets, units and draws; `diagnostics`, `nested`,
-`savings` and `profiles` say how each is tested. What cannot be asked is None, with the reason.
+Everything is asked of the fits as they stand, with their rows, budgets, units and draws; `diagnostics`, `nested` and
+`profiles` say how each is tested. What cannot be asked is None, with the reason.
 """
 
 import dataclasses
@@ -9,21 +9,19 @@ from typing import Any
 
 from smelt.fit.answers import known
 from smelt.fit.diagnostics import Diagnostics, diagnose
-from smelt.fit.groups import Groups, attempt, is_frontier, recommended
+from smelt.fit.groups import Groups, attempt, is_frontier
 from smelt.fit.nested import NestedTest, floor_test, shared_test
 from smelt.fit.profiles import Profile, profile
-from smelt.fit.savings import Crossing, crossing
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """By group. `shared` asks whether its exponents are the reference's, `crossings` where its recommended frontier
-    crosses the reference's; the reference has neither. reasons: group -> part -> why it is None."""
+    """By group. `shared` asks whether its exponents are the reference's; the reference has none. reasons: group -> part
+    -> why it is None."""
 
     diagnostics: dict[str, Diagnostics | None]
     floors: dict[str, NestedTest | None]
     shared: dict[str, NestedTest | None]
-    crossings: dict[str, Crossing | None]
     reasons: dict[str, dict[str, str]]
 
 
@@ -35,7 +33,6 @@ def examine(fits: Groups) -> Examined:
         diagnostics={name: attempt(reasons[name], "diagnostics", diagnosed, fits, name) for name in fits.names},
         floors={name: attempt(reasons[name], "floor", _floor, fits, name) for name in fits.names},
         shared={name: attempt(reasons[name], "shared", _shared, fits, name) for name in others},
-        crossings={name: _crossing(fits, name) for name in others},
         reasons=reasons,
     )
 
@@ -87,8 +84,3 @@ def _shared(fits: Groups, name: str) -> NestedTest | None:
         draws=fits.method["num_draws"],
         seed=fits.method["seed"],
     )
-
-
-def _crossing(fits: Groups, name: str) -> Crossing | None:
-    kind = recommended(fits, name)
-    return None if kind is None else crossing(fits.frontiers[name][kind], fits.frontiers[fits.reference][kind])

@@ -315,8 +315,9 @@ def surface_optimum(
     def at(parameters):
         floor, log_P, g, *_ = found = frontier_parameters(fit, parameters, flops_per_unit, fixed)
         log_size, log_tokens = log_optimum(found, compute_flops)
-        per_param = np.exp(log_tokens - log_size) * (6.0 if size_name == "flops_per_token" else 1.0)
-        return np.exp(log_size), np.exp(log_tokens), floor + np.exp(log_P - g * np.log(compute_flops)), per_param
+        with np.errstate(over="ignore"):  # of draws whose exponents are next to nothing
+            per_param = np.exp(log_tokens - log_size) * (6.0 if size_name == "flops_per_token" else 1.0)
+            return np.exp(log_size), np.exp(log_tokens), floor + np.exp(log_P - g * np.log(compute_flops)), per_param
 
     values = at(fit.parameters)
     draws = (None,) * 4 if fit.draws is None else at(fit.draws)

@@ -341,7 +341,8 @@ def _bias(surface: SurfaceFit, table: Mapping, cells: Mapping[Hashable, list[int
     centre, powers, solve = _quadratic(x)
     noise_free = laws.predicted_loss(law, batch, {name: table[name] for name in law.columns})
     losses_SC = _cell_means(cells, noise_free)
-    beta_SP = losses_SC @ solve.T
+    with np.errstate(invalid="ignore"):  # a draw that did not converge is NaN, one next to a pole infinite
+        beta_SP = losses_SC @ solve.T
     vertex, loss = _vertices(centre, beta_SP)
     # Inside a budget a column is near a power of the size; counts with attention bend it a little.
     degree = 2 if len(x) > 3 else 1
@@ -376,7 +377,8 @@ def _lowest(loss_at: Callable, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     low, high = low - math.log(MAX_OUTSIDE), high + math.log(MAX_OUTSIDE)
 
     def rising(x: np.ndarray) -> np.ndarray:
-        return loss_at(x + 1e-4) - loss_at(x - 1e-4)  # at this step rounding and curvature cost 1e-9 of x
+        with np.errstate(invalid="ignore"):  # of a draw whose losses are infinite
+            return loss_at(x + 1e-4) - loss_at(x - 1e-4)  # at this step rounding and curvature cost 1e-9 of x
 
     bracketed = (rising(low) < 0) & (rising(high) > 0)
     for _ in range(50):

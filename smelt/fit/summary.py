@@ -1,11 +1,13 @@
 """All fits of a table of runs in; one dict of plain JSON out: numbers, lists, None with a reason beside it.
 
     reference, group_names, loss_column, budgets_flops
-    groups.<name>     rows, minima[], allocation, surface, optima[] (one a budget), frontiers, frontier_curves, reasons
-    savings.<name>    recommended, and per kind at_budgets[], curve, reason
+    groups.<name>     rows, minima[], minima_corrected[] (one a budget), surface, optima[] (one a budget), frontiers,
+                      frontier_curves, reasons; allocation, allocation_corrected and allocation_surface: the exponents
+                      of optimal size and tokens in compute by parabolas, by parabolas without their bias, by the surface
+    savings.<name>    recommended, crossing (of the recommended frontiers), and per kind at_budgets[], curve, reason
     predictions[], method, rows_used, rows_left_out[], warnings[]
 
-It fits nothing itself: every number is read off `groups.fit_groups`.
+It fits nothing itself: every number is read off `groups.fit_groups` and what is asked of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,14 +16,15 @@ from typing import Any
 import numpy as np
 
 from smelt.errors import BadInput
-from smelt.fit import isoflop, tables
+from smelt.fit import answers, isoflop, tables
 from smelt.fit.frontier import Frontier, surface_optimum
 from smelt.fit.groups import FRONTIER_KINDS, Groups, attempt, fit_groups, is_frontier, recommended, why_no_frontier
 from smelt.fit.result import jsonable, tail_share
-from smelt.fit.savings import savings
+from smelt.fit.savings import crossing, savings
 from smelt.fit.surface import SurfaceFit, predict
 
 CURVE_POINTS = 41
+QUANTITIES = ("num_params", "num_tokens")
 
 
 def group_analysis(
@@ -45,7 +48,7 @@ def group_analysis(
 def written(fits: Groups) -> dict[str, Any]:
     """The fits as one dict of plain JSON; docs/fitting.md lists its keys."""
     reference, points = fits.reference, list(fits.points_flops)
-    groups = {}
+    corrected, groups = _corrected(fits), {}
     for name in fits.names:
         group, why, surface = fits.rows[name], fits.reasons[name], fits.surfaces[name]
         covered, frontiers = fits.compute_range_flops[name], fits.frontiers[name]
@@ -61,10 +64,16 @@ def written(fits: Groups) -> dict[str, Any]:
                 key: group[key] for key in ("label", compute, "num_params", "num_tokens", "loss_nats") if key in group
             },
             "minima": fits.minima[name],
+            "minima_corrected": [_correction(found) for found in corrected[name]],
             "allocation": {
                 quantity: attempt(why, f"allocation {quantity}", isoflop.allocation, fits.minima[name], quantity)
-                for quantity in ("num_params", "num_tokens")
+                for quantity in QUANTITIES
             },
+            "allocation_corrected": {
+                quantity: attempt(why, f"allocation corrected {quantity}", _allocation, corrected[name], quantity)
+                for quantity in QUANTITIES
+            },
+            "allocation_surface": _of_surface(fits, name),
             "surface": None if surface is None else surface.to_json(),
             "optima": optima,
             "frontiers": {kind: frontiers.get(kind) for kind in FRONTIER_KINDS},
@@ -88,8 +97,67 @@ def written(fits: Groups) -> dict[str, Any]:
     )
 
 
+def flags_of_group(group: Mapping[str, Any], diagnosed: Mapping[str, Any] | None) -> list[Mapping[str, str]]:
+    """Warnings on a group as it is written, other than those on single minima: what `diagnosed` says of its surface
+    (`Diagnostics` as plain JSON), and of what both say the latter, which says what to do."""
+    of_surface = [] if group["surface"] is None else group["surface"]["warnings"]
+    of_rows = [] if diagnosed is None else diagnosed["flags"]
+    said = {flag["code"] for flag in of_rows}
+    biased = [f for found in group["minima_corrected"] for f in found["warnings"] if f["code"] == "bias_beyond_interval"]
+    fitted = [*group["allocation"].values(), *group["frontiers"].values()]
+    return [
+        *(flag for flag in of_surface if flag["code"] not in said),
+        *of_rows,
+        *biased,
+        *(flag for part in fitted if part is not None for flag in part["warnings"]),
+    ]
+
+
+def flags_of_crossing(compared: Mapping[str, Any]) -> list[Mapping[str, str]]:
+    """The warning that the recommended frontiers cross inside the data of both. Where they cross outside, one of the
+    two is the better throughout the data."""
+    crossed = compared["crossing"]
+    return [] if crossed is None else [flag for flag in crossed["warnings"] if flag["code"] == "frontiers_cross"]
+
+
+def _corrected(fits: Groups) -> dict[str, list[isoflop.Correction]]:
+    """The minima of every group without the parabola's bias; none where there are no minima."""
+    if not any(fits.minima.values()):
+        return {name: [] for name in fits.names}
+    draws, seed = fits.method["num_draws"], fits.method["seed"]
+    return isoflop.correct_minima_of_groups(fits.rows, fits.surfaces, draws=draws, seed=seed)
+
+
+def _correction(found: isoflop.Correction) -> dict[str, Any]:
+    known, minimum = found.reason is None, found.minimum
+    return {
+        "budget_flops": minimum.budget_flops,
+        "inside": known and minimum.usable,
+        "estimates": minimum.estimates if known else {},
+        "size_bias_percent": found.size_bias_percent,
+        "loss_bias_nats": found.loss_bias_nats,
+        "warnings": minimum.warnings if known else (),
+        "reason": found.reason,
+    }
+
+
+def _allocation(found: Sequence[isoflop.Correction], quantity: str) -> isoflop.Allocation:
+    known = [correction.minimum for correction in found if correction.reason is None]
+    if found and not known:
+        raise BadInput(f"no minimum is corrected: {found[0].reason}")
+    return isoflop.allocation(known, quantity)
+
+
+def _of_surface(fits: Groups, name: str) -> dict[str, Any]:
+    """Exponents of the law's size (parameters or FLOPs per token) and of tokens along the surface's frontier."""
+    found = answers.exponents(fits, name)
+    return {"size": found.get("size_exponent"), "num_tokens": found.get("token_exponent")}
+
+
 def _compared(fits: Groups, name: str) -> dict[str, Any]:
-    compared: dict[str, Any] = {"recommended": recommended(fits, name)}
+    compared: dict[str, Any] = {"recommended": (kind := recommended(fits, name)), "crossing": None}
+    if kind is not None:
+        compared["crossing"] = crossing(fits.frontiers[name][kind], fits.frontiers[fits.reference][kind])
     points = list(fits.points_flops)
     for kind in FRONTIER_KINDS:
         pair = fits.frontiers[name].get(kind), fits.frontiers[fits.reference].get(kind)

@@ -20,6 +20,8 @@ QUANTITIES = {
     "frontier_exponent": "frontier: loss above the floor ~ C^-x",
     "num_params_minima": "optimal parameters ~ C^x, minima",
     "num_tokens_minima": "optimal tokens ~ C^x, minima",
+    "num_params_minima_corrected": "optimal parameters ~ C^x, minima without the parabola's bias",
+    "num_tokens_minima_corrected": "optimal tokens ~ C^x, minima without the parabola's bias",
 }
 COSTS = {"secs": "training seconds", "bytes": "stored bytes"}
 SIZES = {"num_params": "parameters", "flops_per_token": "FLOPs per token"}
@@ -40,8 +42,13 @@ def estimates(content: Mapping[str, Any]) -> Table:
     several = len(content["estimates"]) > 1
     rows = []
     for name, found in content["estimates"].items():
-        laws = content["fit"]["groups"][name]["allocation"]
-        through = {f"{part}_minima": law["exponent"] for part, law in laws.items() if law}
+        group = content["fit"]["groups"][name]
+        laws = {
+            f"{part}_minima{suffix}": group[f"allocation{suffix}"][part]
+            for part in group["allocation"]
+            for suffix in ("", "_corrected")
+        }
+        through = {quantity: law["exponent"] for quantity, law in laws.items() if law}
         for quantity, estimate in {**found, **through}.items():
             error = estimate["standard_error"]
             rows.append(
@@ -203,7 +210,8 @@ def tests(content: Mapping[str, Any]) -> Table:
                         found["sentence"],
                     ]
                 )
-        if crossing := examined["crossings"].get(name):
+        crossing = content["fit"]["savings"].get(name, {}).get("crossing")
+        if crossing is not None:
             what = f"where does its frontier cross {content['fit']['reference']}'s?"
             rows.append(
                 [name, what, NONE, crossing["compute"]["reason"] or f"at {significant(crossing['compute'], 3)} FLOPs"]
