@@ -2,8 +2,8 @@
 
     reference, group_names, loss_column, budgets_flops
     groups.<name>     rows, minima[], minima_corrected[] (one a budget), surface, optima[] (one a budget), frontiers,
-                      frontier_curves, reasons; allocation, allocation_corrected and allocation_surface: the exponents
-                      of optimal size and tokens in compute by parabolas, by parabolas without their bias, by the surface
+                      frontier_curves, reasons; exponents of optimal size and tokens in compute: allocation by the
+                      minima, allocation_corrected by those without their bias, allocation_surface by the surface
     savings.<name>    recommended, crossing (of the recommended frontiers), and per kind at_budgets[], curve, reason
     predictions[], method, rows_used, rows_left_out[], warnings[]
 
@@ -103,12 +103,13 @@ def flags_of_group(group: Mapping[str, Any], diagnosed: Mapping[str, Any] | None
     of_surface = [] if group["surface"] is None else group["surface"]["warnings"]
     of_rows = [] if diagnosed is None else diagnosed["flags"]
     said = {flag["code"] for flag in of_rows}
-    biased = [f for found in group["minima_corrected"] for f in found["warnings"] if f["code"] == "bias_beyond_interval"]
+    of_bias = [flag for found in group["minima_corrected"] for flag in found["warnings"]]
     fitted = [*group["allocation"].values(), *group["frontiers"].values()]
     return [
         *(flag for flag in of_surface if flag["code"] not in said),
         *of_rows,
-        *biased,
+        # What else is said of a corrected minimum is said of the raw one.
+        *(flag for flag in of_bias if flag["code"] == "bias_beyond_interval"),
         *(flag for part in fitted if part is not None for flag in part["warnings"]),
     ]
 
