@@ -1,6 +1,5 @@
 """Counts against witnesses from outside: the real parameter tree, the real keys and values, XLA's own count."""
 
-import doctest
 import math
 from collections import Counter
 from dataclasses import replace
@@ -229,8 +228,3 @@ def test_context_costs_scores_alone():
 def test_a_wrong_convention_or_context_is_refused_in_one_line(context, convention, message):
     with pytest.raises(BadInput, match=message):
         budget.train_flops_per_token(MOE, context, convention)
-
-
-@pytest.mark.smoke
-def test_the_example_of_params_runs():
-    assert doctest.testmod(budget).failed == 0

@@ -1,6 +1,8 @@
 """The rules of the house that a machine can hold: which way imports point, what starts fast, what files may contain."""
 
 import ast
+import doctest
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +49,7 @@ HOMES = {
     "rich": {"terminal"},
     "tokenizers": {"data"},
 }
+EXAMPLES = [path for path in SOURCES if ">>>" in path.read_text()]
 LIGHT = ("spec", "variants", "budget", "match", "grid", "ledger", "fit", "foreign", "plan", "cli")
 
 
@@ -97,6 +100,15 @@ def test_every_module_opens_with_a_sentence():
     for path in SOURCES:
         docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
         assert docstring, f"{path.name} has no docstring"
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_the_examples_in_docstrings_run(path):
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    found = doctest.testmod(importlib.import_module(name))
+    assert found.attempted > 0
+    assert found.failed == 0
 
 
 def test_no_registry_host_and_no_path_of_a_machine_is_written_down():
