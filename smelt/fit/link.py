@@ -35,7 +35,6 @@ GRADIENT_TOLERANCE = 1e-7  # relative to what the residuals could make; rounding
 STARTS_AGREE_RELATIVE = 1e-9
 MAX_STEPS = 200
 DIRECTIONS = {"falling": 1.0, "rising": -1.0}
-PARAMETERS = ("b", "a", "k", "midpoint")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
