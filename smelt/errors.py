@@ -5,7 +5,7 @@ the system refuses. Everything else that is raised is a fault of ours and keeps 
 """
 
 EXIT_DONE = 0
-EXIT_FAILED = 1  # a run failed, its reason stands in its folder; or a match does not fit
+EXIT_FAILED = 1  # a run failed, its reason stands in its folder; or the answer is no (a match, a fit, a grid)
 EXIT_BAD_INPUT = 2
 EXIT_RESUMABLE = 75  # EX_TEMPFAIL: stopped on request, the same command goes on
 

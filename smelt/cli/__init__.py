@@ -1,7 +1,7 @@
 """The command `smelt`: parse, call, render. Every verb that prints numbers takes --json.
 
-Exit codes: 0 done, 1 a run failed, a match does not fit or a fit comes out another, 2 bad input or a place that cannot
-be read or written, 75 stopped and resumable.
+Exit codes: 0 done, 1 a run failed, a match does not fit, a fit comes out another or no grid reaches what is wanted,
+2 bad input or a place that cannot be read or written, 75 stopped and resumable.
 """
 
 import sys
