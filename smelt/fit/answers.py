@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from smelt.errors import BadInput
-from smelt.fit import tables
+from smelt.fit import laws, tables
 from smelt.fit.currency import (
     Arm,
     CostFit,
@@ -22,7 +22,7 @@ from smelt.fit.currency import (
 )
 from smelt.fit.frontier import Frontier, frontier_parameters, log_optimum, surface_optimum
 from smelt.fit.groups import FRONTIER_KINDS, Groups, is_frontier, recommended, why_no_frontier
-from smelt.fit.laws import Power
+from smelt.fit.refits import allocation_exponent
 from smelt.fit.result import Estimate, Flag, estimate
 from smelt.fit.savings import gain_at_loss, savings
 from smelt.fit.surface import SurfaceFit, predict
@@ -282,10 +282,10 @@ def _compared(fits: Groups, name: str, key: str, compare: Callable[[tuple], list
 
 
 def exponents(fits: Groups, name: str) -> dict[str, Estimate]:
-    """Estimates of a group's law: its parameters, the exponents of optimal size and tokens in compute (N* ~ C^a), and
-    that of the frontier; what the law has not is left out."""
+    """Estimates of a group's law: its parameters, the constants that papers print in their place, the exponents of
+    optimal size and tokens in compute (N* ~ C^a), and that of the frontier; what the law has not is left out."""
     surface, frontier = fits.surfaces[name], fits.frontiers[name].get("surface")
-    found: dict[str, Estimate] = {} if surface is None else dict(surface.estimates)
+    found: dict[str, Estimate] = {} if surface is None else {**surface.estimates, **_constants(surface)}
     if surface is not None and frontier is not None and not is_frontier(fits.law):
         found |= _allocation(surface)
     if frontier is not None and not is_frontier(fits.law):
@@ -293,21 +293,27 @@ def exponents(fits: Groups, name: str) -> dict[str, Estimate]:
     return found
 
 
-def _allocation(surface: SurfaceFit) -> dict[str, Estimate]:
-    """N* ~ C^a and D* ~ C^b of a surface with exponents alpha of size and beta of tokens: a = beta / (alpha + beta)."""
-    powers = {power.column: power for term in surface.law.terms for power in term.powers}
-    size, tokens = powers["flops_per_token" if "flops_per_token" in powers else "num_params"], powers["num_tokens"]
-
-    def share(values: Mapping, of: Power) -> Any:
-        return of.value(values) / (size.value(values) + tokens.value(values))
-
-    method = "surface refitted to bootstrap draws by unit"
+def _constants(surface: SurfaceFit) -> dict[str, Estimate]:
+    """Those of `laws.CONSTANTS` that are no parameters of the law."""
+    constants = laws.CONSTANTS.get(surface.law.name)
+    if constants is None:
+        return {}
+    values, draws = constants(surface.parameters), {} if surface.draws is None else constants(surface.draws)
     return {
-        key: estimate(
-            float(share(surface.parameters, of)),
-            None if surface.draws is None else share(surface.draws, of),
-            method=method,
-            spread=surface.spread,
-        )
-        for key, of in (("size_exponent", tokens), ("token_exponent", size))
+        key: _of_draws(surface, value, draws.get(key)) for key, value in values.items() if key not in surface.parameters
     }
+
+
+def _allocation(surface: SurfaceFit) -> dict[str, Estimate]:
+    """N* ~ C^a and D* ~ C^(1-a), a = beta / (alpha + beta) for exponents alpha of size and beta of tokens."""
+    a = allocation_exponent(surface, surface.parameters)
+    drawn = None if surface.draws is None else allocation_exponent(surface, surface.draws)
+    assert a is not None
+    return {
+        "size_exponent": _of_draws(surface, a, drawn),
+        "token_exponent": _of_draws(surface, 1 - a, None if drawn is None else 1 - drawn),
+    }
+
+
+def _of_draws(surface: SurfaceFit, value: Any, draws: np.ndarray | None) -> Estimate:
+    return estimate(float(value), draws, method="surface refitted to bootstrap draws by unit", spread=surface.spread)

@@ -367,7 +367,12 @@ GAMMA = Law(
 
 
 def gamma_constants(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """A and B inside the bracket of the gamma form, with its exponents; of draws too."""
+    """A and B inside the bracket of the gamma form, with its exponents; of draws too.
+
+    >>> found = gamma_constants({"K": 16.0, "gamma": 0.5, "balance": 0.0, "alpha": 0.6, "beta": 0.7})
+    >>> round(float(found["A"]), 6), round(float(found["B"]), 6)
+    (256.0, 256.0)
+    """
     log_K = np.log(parameters["K"]) / parameters["gamma"]
     with np.errstate(over="ignore"):
         return {
@@ -471,6 +476,9 @@ NAMED = {
         ROUTED,
     )
 }
+
+# What the papers print in place of the parameters that are fitted.
+CONSTANTS = {KAPLAN.name: kaplan_constants, GAMMA.name: gamma_constants}
 
 
 def law(law_or_name: Law | str) -> Law:

@@ -89,6 +89,19 @@ def test_exponents_of_allocation_are_those_of_the_law(fits):
     assert found["frontier_exponent"].low <= alpha * beta / (alpha + beta) <= found["frontier_exponent"].high
 
 
+def test_the_constants_that_papers_print_stand_beside_the_parameters():
+    table = table_of(groups={"dense": 1.0})
+    N, D = np.array(table["num_params"]), np.array(table["num_tokens"])
+    # Kaplan et al. 2020, table 2: ((N_c / N)^(alpha_N / alpha_D) + D_c / D)^alpha_D.
+    truth = {"N_c": 6.4e13, "D_c": 1.8e13, "alpha_N": 0.076, "alpha_D": 0.103}
+    loss = ((truth["N_c"] / N) ** (truth["alpha_N"] / truth["alpha_D"]) + truth["D_c"] / D) ** truth["alpha_D"]
+    noisy = loss * np.exp(0.002 * np.random.default_rng(0).normal(size=len(N)))
+    found = answers.exponents(fit.fit_groups({**table, "loss_nats": noisy}, law="kaplan", draws=300), "dense")
+    for name, value in truth.items():
+        assert found[name].low < value < found[name].high, name
+    assert list(found) == ["K", "alpha_D", "ratio", "balance", "N_c", "D_c", "alpha_N"]
+
+
 def test_a_group_without_a_law_answers_with_its_reason():
     table = table_of(groups={"dense": 1.0, "few": 1.0})
     kept = [*range(40), 40, 41, 42]
