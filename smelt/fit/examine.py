@@ -1,27 +1,30 @@
 """Fits of groups in; what each hangs on, and whether the rows show a floor and exponents that groups share, out.
 
-Everything is asked of the fits as they stand, with their rows, budgets, units and draws; `diagnostics`, `nested` and
-`profiles` say how each is tested. What cannot be asked is None, with the reason.
+Everything is asked of the fits as they stand, with their rows, budgets, units and draws; `diagnostics`, `nested`,
+`jackknife` and `profiles` say how each is tested. What cannot be asked is None, with the reason.
 """
 
 import dataclasses
 from typing import Any
 
+from smelt.errors import BadInput
 from smelt.fit.answers import known
 from smelt.fit.diagnostics import Diagnostics, diagnose
 from smelt.fit.groups import Groups, attempt, is_frontier
+from smelt.fit.jackknife import Jackknife, jackknife
 from smelt.fit.nested import NestedTest, floor_test, shared_test
 from smelt.fit.profiles import Profile, profile
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """By group. `shared` asks whether its exponents are the reference's; the reference has none. reasons: group -> part
-    -> why it is None."""
+    """By group. `shared` asks whether its exponents are the reference's; the reference has none. `jackknives` leave out
+    each budget in turn: intervals for errors that budgets share. reasons: group -> part -> why it is None."""
 
     diagnostics: dict[str, Diagnostics | None]
     floors: dict[str, NestedTest | None]
     shared: dict[str, NestedTest | None]
+    jackknives: dict[str, Jackknife | None]
     reasons: dict[str, dict[str, str]]
 
 
@@ -33,6 +36,7 @@ def examine(fits: Groups) -> Examined:
         diagnostics={name: attempt(reasons[name], "diagnostics", diagnosed, fits, name) for name in fits.names},
         floors={name: attempt(reasons[name], "floor", _floor, fits, name) for name in fits.names},
         shared={name: attempt(reasons[name], "shared", _shared, fits, name) for name in others},
+        jackknives={name: attempt(reasons[name], "jackknife", _jackknife, fits, name) for name in fits.names},
         reasons=reasons,
     )
 
@@ -84,3 +88,12 @@ def _shared(fits: Groups, name: str) -> NestedTest | None:
         draws=fits.method["num_draws"],
         seed=fits.method["seed"],
     )
+
+
+def _jackknife(fits: Groups, name: str) -> Jackknife | None:
+    surface, group = fits.surfaces[name], fits.rows[name]
+    if surface is None:
+        return None
+    if "budget_flops" not in group:
+        raise BadInput("there is no column budget_flops: without it no budget can be left out")
+    return jackknife(surface, [float(budget) for budget in group["budget_flops"]])

@@ -5,6 +5,7 @@ import pytest
 
 from smelt import fit
 from smelt.fit import examine
+from tests.fit import planted
 from tests.fit.test_groups import table_of
 
 
@@ -42,6 +43,17 @@ def test_what_cannot_be_asked_has_its_reason(table):
     examined = examine.examine(fit.fit_groups(few, law="chinchilla", draws=20))
     assert examined.diagnostics["dense"] is None
     assert examined.reasons["dense"]["diagnostics"]
+
+
+def test_budgets_are_left_out_in_turn_where_there_are_budgets(table):
+    examined = examine.examine(fit.fit_groups(planted.grid(0), "base", draws=20))
+    found = examined.jackknives["target"]
+    assert [float(name) for name in found.group_names] == pytest.approx([1e11, 2e11, 4e11, 8e11])
+    for name in ("E", "a", "c"):
+        assert found.estimates[name].low < planted.LAW[name] < found.estimates[name].high, name
+    examined = examine.examine(fit.fit_groups(table, "dense", law="chinchilla", draws=20))
+    assert examined.jackknives["dense"] is None
+    assert "without it no budget can be left out" in examined.reasons["dense"]["jackknife"]
 
 
 def test_profiles_are_had_of_every_exponent_and_of_the_floor(table):
