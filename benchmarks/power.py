@@ -270,10 +270,8 @@ def main(num_grids: int, num_bootstrapped: int) -> None:
     print(
         "Seen by intervals: of grids with the saving promised for them, those whose own bootstrap interval excludes 0"
     )
-    print(
-        "(units are pairs; of trunks, whole trunks). Nominal .80 for both. Width: the median of these intervals over the"
-    )
-    print("planned.\n")
+    print("(units are pairs; of trunks, whole trunks). Nominal .80 for both. Width: median of these intervals over the")
+    print("planned one.\n")
     rows = []
     for name, case in CASES.items():
         one = detection(case, num_bootstrapped)

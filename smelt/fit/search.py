@@ -20,6 +20,7 @@ from smelt.fit.planning import (
     MAX_EXTRAPOLATION,
     MAX_HALF_WIDTH_LOG,
     MAX_RELATIVE_ERROR,
+    MIN_TRUNKS,
     fitting_of,
     interval_reach,
     smallest_visible,
@@ -38,7 +39,7 @@ class Candidate:
     """A design that `cheapest` tried, at the least compute that reaches what was wanted, or comes nearest to it.
 
     widths    of what was wanted; ratio: the largest of width over wanted width, reached up to 1
-    trusted   no exponent's standard error above 30 % and rows for twice the parameters: first order may be believed
+    trusted   no exponent's standard error above 30 %, rows for twice the parameters, and ten trunks or more of branches
     """
 
     design: Design
@@ -121,7 +122,8 @@ def cheapest(
                 widths = {name: _wanted_width(name, errors, gain, reach, known.scales, saving) for name in wanted}
                 off = np.max([widths[name] / wanted[name] for name in wanted], axis=0)
                 worst = np.max([errors[name] / base.parameters[name] for name in base.law.exponents], axis=0)
-                trusted = (worst <= MAX_RELATIVE_ERROR) & (num_rows >= 2 * size)
+                enough = num_rows >= 2 * size and (trunks is None or trunks.max() + 1 >= MIN_TRUNKS)
+                trusted = (worst <= MAX_RELATIVE_ERROR) & enough
                 order = np.lexsort([off[paid], np.where(off <= 1, cost, np.inf)[paid], ~trusted[paid]])
                 best = paid[order[0]]
                 found.append(
