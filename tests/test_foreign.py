@@ -52,6 +52,13 @@ def test_a_count_is_read_as_people_write_it(tmp_path, cell, value):
 
 
 @pytest.mark.parametrize(
+    ("cell", "secs"), [("90", 90.0), ("90 s", 90.0), ("1.5min", 90.0), ("2h", 7200.0), ("1 d", 86400.0)]
+)
+def test_seconds_are_read_in_units_of_time_and_never_in_millions(tmp_path, cell, secs):
+    assert table(tmp_path, [(cell, "2e7")], "T,D", {"train_secs": "T", "num_tokens": "D"}).columns["train_secs"] == secs
+
+
+@pytest.mark.parametrize(
     ("ours", "cell", "message"),
     [
         ("num_params", "1Mio", "N is '1Mio': expected a number"),
@@ -59,6 +66,7 @@ def test_a_count_is_read_as_people_write_it(tmp_path, cell, value):
         ("num_params", "50%", "N is '50%'"),
         ("num_params", '"1,5"', "N is '1,5': expected a number with a decimal point"),
         ("num_params", "True", "N is 'True'"),
+        ("train_secs", "45m", "N is '45m': expected a number of seconds, or one with s sec secs min h hr d"),
         ("stored_bytes", "1.3B", "N is '1.3B': expected a number, or one with kB MB GB"),
         ("bits_per_byte", "1.2k", "N is '1.2k'"),
         ("bits_per_byte", '"3,141"', "N is '3,141': expected a number with a decimal point"),
@@ -90,6 +98,12 @@ def test_a_loss_that_no_law_can_have_stops_the_reading_and_an_empty_one_is_liste
         table(tmp_path, [ROWS[0], ("2e6", "4e7", loss)])
     found = table(tmp_path, [ROWS[0], ("2e6", "4e7", ""), ("3e6", "4e7", "n/a")])
     assert found.left_out == ({"row": 3, "reason": "no loss"}, {"row": 4, "reason": "no loss"})
+
+
+def test_a_table_between_semicolons_is_named_as_one(tmp_path):
+    path = written(tmp_path, ["N;D;L", "1e6;2e7;3.5"])
+    with pytest.raises(BadInput, match="has no column 'N': it has N;D;L; they stand between semicolons: save it with"):
+        foreign.read(path, COLUMNS)
 
 
 def test_a_spreadsheet_with_a_mark_quoted_headers_and_blank_rows_is_read(tmp_path):
@@ -184,7 +198,10 @@ def test_a_file_that_is_no_table_is_refused(tmp_path, name, content, message):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"loss": "L"}, "'loss' is no quantity known here: choose from loss_nats, loss_bits, bits_per_byte, error"),
+        ({"loss": "L"}, "'loss' is no quantity known here; loss_nats or loss_bits may be meant: choose from loss_nats"),
+        ({"num_tokns": "D"}, "num_tokens may be meant"),
+        ({"frobs": "D"}, "'frobs' is no quantity known here: choose from loss_nats, loss_bits"),
+        ({**COLUMNS, "pair": "N+M"}, "has no column 'M'"),
         ({"num_params": "params"}, "has no column 'params': it has N, D, L"),
         ({"loss_nats": "L", "loss_bits": "L"}, "two losses are named, loss_nats and loss_bits"),
         ({"num_params": "N*many"}, "'many' is no factor"),
@@ -275,6 +292,32 @@ def test_a_filter_that_cannot_be_meant_is_refused(tmp_path, where, message):
     labelled = [(*row, who) for row, who in zip(ROWS, "aab", strict=True)]
     with pytest.raises(BadInput, match=message):
         table(tmp_path, labelled, "N,D,L,who", where=[where])
+
+
+def test_words_of_two_columns_are_one_label_and_an_empty_half_is_none(tmp_path):
+    rows = [(*row, arch, rank) for row, arch, rank in zip(ROWS, ("moe", "moe", "dense"), "812", strict=True)]
+    found = table(tmp_path, rows, "N,D,L,arch,experts", {**COLUMNS, "group": "arch+experts"})
+    assert found.texts["group"] == ("moe 8", "moe 1", "dense 2")
+    one = table(tmp_path, rows, "N,D,L,arch,arch+experts", {**COLUMNS, "group": "arch+experts"})
+    assert one.texts["group"] == ("8", "1", "2")
+    with pytest.raises(BadInput, match=r"theirs.csv:4: experts is empty: a group is expected"):
+        table(
+            tmp_path, [*rows[:2], (*ROWS[2], "dense", "")], "N,D,L,arch,experts", {**COLUMNS, "group": "arch+experts"}
+        )
+
+
+def test_runs_that_differ_in_the_loss_alone_are_flagged_unless_they_are_seeds_or_the_best_is_kept(tmp_path):
+    rows = [*ROWS, ("2e6", "4e7", "3.3"), ("2e6", "4e7", "3.35")]
+    found = table(tmp_path, rows)
+    assert codes(found) == ["repeated_cells"]
+    assert "3 rows agree with others in num_params, num_tokens and not in the loss (rows 3 and 5: 3.25 and 3.3)" in (
+        found.warnings[0].message
+    )
+    assert codes(table(tmp_path, rows, best_of=("num_params", "num_tokens"))) == ["best_of_sweep"]
+    labelled = [(*row, str(place), who) for place, (row, who) in enumerate(zip(rows, "aaabc", strict=True))]
+    header = "N,D,L,seed,who"
+    assert codes(table(tmp_path, labelled, header, {**COLUMNS, "seed": "seed"})) == []
+    assert codes(table(tmp_path, labelled, header, {**COLUMNS, "group": "who"})) == []
 
 
 def test_repeated_rows_are_flagged_or_kept_once_and_listed(tmp_path):

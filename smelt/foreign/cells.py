@@ -1,14 +1,15 @@
 """A cell of anybody's table and the quantity it should be -> a number, or what is wrong with it.
 
-The names of quantities state their units: `LOSSES`, `COUNTS`, `SHARES`, `BYTES`, `TEXTS`, any column that a law names,
-and loss:NAME for a loss in a unit of its own. It knows single cells and rows, never a file.
+The names of quantities state their units: `LOSSES`, `COUNTS`, `SECS`, `SHARES`, `BYTES`, `TEXTS`, any column that a
+law names, and loss:NAME for a loss in a unit of its own. It knows single cells and rows, never a file.
 """
 
 import decimal
+import difflib
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from smelt.errors import BadInput
@@ -35,8 +36,8 @@ COUNTS = {
     "flops_per_token": "training FLOPs per token F, forward and backward",
     "num_experts": "experts of a layer",
     "budget_flops": "training FLOPs aimed at: rows of one IsoFLOP curve carry one number",
-    "train_secs": "seconds of training",
 }
+SECS = {"train_secs": "seconds of training, or with s, min, h, d"}
 SHARES = {"density": "active share 1 - S", "sparsity": "S; becomes density = 1 - S"}
 BYTES = {"stored_bytes": "bytes of the stored model"}
 TEXTS = {
@@ -51,10 +52,12 @@ TEXTS = {
 OWN_LABEL = {"label", "seed"}  # may be empty; an empty group, pair, run or unit would be one with all other empty ones
 
 SUFFIXES = {"k": 3, "K": 3, "m": 6, "M": 6, "b": 9, "B": 9, "G": 9, "t": 12, "T": 12, "P": 15}
+SECS_SUFFIXES = {"s": 1.0, "sec": 1.0, "secs": 1.0, "min": 60.0, "h": 3600.0, "hr": 3600.0, "d": 86400.0}
 BYTE_SUFFIXES = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 SUFFIXES_MEANT = {
     "count": f", or one with {' '.join(SUFFIXES)}",
     "bytes": f", or one with {' '.join(BYTE_SUFFIXES)}",
+    "secs": f" of seconds, or one with {' '.join(SECS_SUFFIXES)}",
     "share": ", or one with %",
     "loss": " without letters",
 }
@@ -69,8 +72,26 @@ class BadCell(ValueError):
 
 
 def is_ours(name: str) -> bool:
-    known = {**LOSSES, **COUNTS, **SHARES, **BYTES, **TEXTS}
-    return name in known or (name.startswith(OTHER_LOSS) and name != OTHER_LOSS) or name in law_columns()
+    return name in quantities() or (name.startswith(OTHER_LOSS) and name != OTHER_LOSS)
+
+
+def quantities() -> list[str]:
+    """All names but loss:NAME: losses first, then what a law or a saving reads, words last."""
+    return list(dict.fromkeys([*LOSSES, *COUNTS, *SECS, *SHARES, *BYTES, *sorted(law_columns()), *TEXTS]))
+
+
+def meant(name: str) -> list[str]:
+    """Quantities that somebody who wrote `name` may have meant.
+
+    >>> meant("params"), meant("loss"), meant("num_tokns")
+    (['num_params'], ['loss_nats', 'loss_bits'], ['num_tokens'])
+    """
+    word, known = name.strip().lower(), quantities()
+    alike = [ours for ours in known if word in ours.split("_")]
+    fewest = min((ours.count("_") for ours in alike), default=0)
+    return [ours for ours in alike if ours.count("_") == fewest][:3] or difflib.get_close_matches(
+        word, known, cutoff=0.75
+    )
 
 
 def law_columns() -> set[str]:
@@ -86,17 +107,18 @@ def _kind(ours: str) -> str:
         return "share"
     if ours in LOSSES or ours.startswith(OTHER_LOSS):
         return "loss"
-    return "bytes" if ours in BYTES else "count"
+    return "bytes" if ours in BYTES else "secs" if ours in SECS else "count"
 
 
 def value(ours: str, theirs: str, factor: float, record: Mapping[str, Any]) -> Any:
     """The cell as our quantity, or BadCell."""
     cell = record.get(theirs)
     if ours in TEXTS:
-        text = "" if cell is None else str(cell).strip()
-        if not text and ours not in OWN_LABEL:
-            raise BadCell(f"{theirs} is empty: a {ours} is expected")
-        return text
+        names = parts(theirs, record)
+        words = ["" if record.get(name) is None else str(record[name]).strip() for name in names]
+        if "" in words and ours not in OWN_LABEL:
+            raise BadCell(f"{names[words.index('')]} is empty: a {ours} is expected")
+        return " ".join(words)
     if is_missing(cell):
         raise BadCell(f"{theirs} is empty: {ours} is expected")
     try:
@@ -114,8 +136,14 @@ def value(ours: str, theirs: str, factor: float, record: Mapping[str, Any]) -> A
     return found
 
 
+def parts(theirs: str, header: Collection[str]) -> list[str]:
+    """The columns that a word is made of: A+B is two, unless a column is called so."""
+    return [theirs] if theirs in header else [name.strip() for name in theirs.split("+")]
+
+
 def number(cell: Any, kind: str) -> float:
-    """A cell as a float, or BadCell: a count may carry a letter (1.3B), bytes a unit, a share %; a loss has neither."""
+    """A cell as a float, or BadCell: a count may carry a letter (1.3B), bytes and seconds a unit, a share %; a loss has
+    none of them."""
     if isinstance(cell, int | float | decimal.Decimal) and not isinstance(cell, bool):
         return float(cell)
     if not isinstance(cell, str):
@@ -137,6 +165,8 @@ def number(cell: Any, kind: str) -> float:
         return float(digits + exponent) / 100
     if kind == "bytes" and suffix in BYTE_SUFFIXES:
         return float(digits + exponent) * BYTE_SUFFIXES[suffix]
+    if kind == "secs" and suffix in SECS_SUFFIXES:
+        return float(digits + exponent) * SECS_SUFFIXES[suffix]
     if kind == "count" and suffix in SUFFIXES and not exponent:
         return float(f"{digits}e{SUFFIXES[suffix]}")  # one rounding, as if the zeros had been written
     raise BadCell(f"is {text!r}: expected a number{SUFFIXES_MEANT[kind]}")

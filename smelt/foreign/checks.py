@@ -1,18 +1,21 @@
 """Columns that were read -> warnings about what no single cell shows: repeats, mixed conventions, units, tokenizers.
 
 Nothing here changes a row. Two ways of counting FLOPs in one table, a budget under another convention, tokens that go
-with size, and losses per token of several tokenizers each move a fitted exponent without any residual showing it.
+with size, and losses per token of several tokenizers each move a fitted exponent without any residual showing it; the
+worse runs of a sweep lift every loss.
 """
 
 import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from smelt.errors import BadInput
 from smelt.fit.result import Flag
+from smelt.foreign.cells import BYTES, SECS, TEXTS
 
 # Attention and head move C/(6 N D) by up to 40 % inside one honest table (measured: three ladders of 0.1 to 9B
 # parameters); half again is a second way of counting.
@@ -31,6 +34,28 @@ def duplicate_flags(repeats: Mapping[int, int]) -> list[Flag]:
         "its own, which makes intervals too narrow: drop duplicates (--drop-duplicates)"
     )
     return [Flag(code="duplicated_rows", message=message)]
+
+
+def cell_flags(rows: Sequence[tuple[int, Mapping[str, Any]]], loss: str | None) -> list[Flag]:
+    """A flag where runs agree in all that is named but the loss: a sweep, or seeds that nobody named."""
+    names = [name for name in rows[0][1] if name not in (loss, *SECS, *BYTES)]
+    numbers = [name for name in names if name not in TEXTS]
+    if loss is None or not numbers or {"seed", "unit"} & set(names):
+        return []
+    design = [*numbers, *(name for name in ("group", "tokenizer") if name in names)]
+    cells: dict[tuple, dict[float, int]] = {}
+    for place, values in rows:
+        cells.setdefault(tuple(values[name] for name in design), {}).setdefault(values[loss], place)
+    repeated = [cell for cell in cells.values() if len(cell) > 1]
+    if not repeated:
+        return []
+    (one, first), (other, second) = itertools.islice(repeated[0].items(), 2)
+    message = (
+        f"{sum(map(len, repeated))} rows agree with others in {', '.join(design)} and not in the loss (rows {first} "
+        f"and {second}: {one:.5g} and {other:.5g}), and each counts as a run of its own: of a sweep keep the best "
+        f"(--best-of {' '.join(numbers)}), of seeds name the column (seed=COLUMN)"
+    )
+    return [Flag(code="repeated_cells", message=message)]
 
 
 def column_flags(numbers: Mapping[str, np.ndarray], given: Mapping[str, str]) -> list[Flag]:

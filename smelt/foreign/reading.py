@@ -15,18 +15,17 @@ from smelt.files import sha256_of_file
 from smelt.fit.result import Flag
 from smelt.foreign import checks
 from smelt.foreign.cells import (
-    BYTES,
-    COUNTS,
     LOSSES,
     OTHER_LOSS,
-    SHARES,
     TEXTS,
     BadCell,
     comparison,
     is_missing,
     is_ours,
-    law_columns,
+    meant,
     number,
+    parts,
+    quantities,
     value,
 )
 from smelt.foreign.files import Records, opened
@@ -108,6 +107,7 @@ def read(
         )
         flags.append(Flag(code="best_of_sweep", message=message))
     flags += checks.duplicate_flags(_repeats(kept))
+    flags += checks.cell_flags([(row.place, row.values) for row in kept], loss)
     numbers = {o: np.array([row.values[o] for row in kept], dtype=np.float64) for o in columns if o not in TEXTS}
     texts = {o: tuple(row.values[o] for row in kept) for o in columns if o in TEXTS}
     notes = _convert(numbers)
@@ -190,8 +190,9 @@ def _selected(
 def _why_not(record: Mapping[str, Any], tests: Sequence[Callable], loss: str | None) -> str | None:
     if all(is_missing(cell) for cell in record.values()):
         return "blank row"
-    failed = next((reason for reason in (test(record) for test in tests) if reason), None)
-    return failed or ("no loss" if loss is not None and is_missing(record.get(loss)) else None)
+    if loss is not None and is_missing(record.get(loss)):
+        return "no loss"
+    return next((reason for reason in (test(record) for test in tests) if reason), None)
 
 
 def _left(place: int, reason: str) -> dict[str, Any]:
@@ -199,16 +200,20 @@ def _left(place: int, reason: str) -> dict[str, Any]:
 
 
 def _sources(path: Path, header: Sequence[str], columns: Mapping[str, str]) -> dict[str, tuple[str, float]]:
-    """Our name -> (column of the file, what its cells are multiplied by)."""
+    """Our name -> (column of the file, or of a word A+B; what its cells are multiplied by)."""
     if not columns:
         has = ", ".join(header) or "none"
-        raise BadInput(f"no column of {path} is named: give OURS=THEIRS, such as num_params=N; it has {has}")
+        raise BadInput(
+            f"no column of {path} is named: give OURS=THEIRS (--columns), such as num_params=N num_tokens=D "
+            f"loss_nats=loss; it has {has}"
+        )
     found = {}
     for ours, theirs in columns.items():
         if not is_ours(ours):
+            like = " or ".join(meant(ours))
             raise BadInput(
-                f"{ours!r} is no quantity known here: choose from {', '.join([*LOSSES, 'loss:NAME'])}; "
-                f"{', '.join(dict.fromkeys([*COUNTS, *SHARES, *BYTES, *sorted(law_columns())]))}; {', '.join(TEXTS)}"
+                f"{ours!r} is no quantity known here{f'; {like} may be meant' if like else ''}: choose from "
+                f"{', '.join([*LOSSES, 'loss:NAME', *(name for name in quantities() if name not in LOSSES)])}"
             )
         name, factor = theirs, 1.0
         if name not in header and "*" in name and ours not in TEXTS:
@@ -220,14 +225,22 @@ def _sources(path: Path, header: Sequence[str], columns: Mapping[str, str]) -> d
                 factor = math.nan
             if not (math.isfinite(factor) and factor > 0):
                 raise BadInput(f"{ours}={theirs}: {by.strip()!r} is no factor; give COLUMN*NUMBER, such as C*1e9")
-        if name not in header:
-            raise BadInput(f"{path} has no column {name!r}: it has {', '.join(header) or 'none'}")
-        if list(header).count(name) > 1:
-            raise BadInput(f"{path} has {list(header).count(name)} columns {name!r}: rename or drop all but one")
+        for part in parts(name, header) if ours in TEXTS else [name]:
+            if part not in header:
+                raise BadInput(f"{path} has no column {part!r}: it has {', '.join(header) or 'none'}{_glued(header)}")
+            if list(header).count(part) > 1:
+                raise BadInput(f"{path} has {list(header).count(part)} columns {part!r}: rename or drop all but one")
         found[ours] = (name, factor)
     if {"density", "sparsity"} <= set(columns):
         raise BadInput("density and sparsity say the same, 1 - S and S: name one of them")
     return found
+
+
+def _glued(header: Sequence[str]) -> str:
+    """A hint where the header is one name that another separator would split."""
+    mark = next((mark for mark in ";\t" if len(header) == 1 and mark in header[0]), None)
+    names = {";": "semicolons", "\t": "tabs"}
+    return f"; they stand between {names[mark]}: save it with commas, or as .tsv with tabs" if mark else ""
 
 
 def _loss_of(columns: Mapping[str, str]) -> str | None:
