@@ -131,7 +131,10 @@ def differences(path: Path, table: Path | None = None) -> list[dict[str, Any]]:
 def _table(path: Path, kept: Mapping[str, Any], table: Path | None) -> foreign.Table:
     place = table or path.parent / kept["table"]["file"]
     if not place.exists():
-        raise BadInput(f"{place}, the table of {path}, does not exist: restore it, or give its place with --csv")
+        raise BadInput(
+            f"{place}, the table of {path}, does not exist: restore it, or give its place with --csv "
+            f"(smelt fit --again {path} --csv FILE)"
+        )
     return foreign.read(place, **kept["table"]["settings"])
 
 

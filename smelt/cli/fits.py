@@ -7,6 +7,7 @@ both are asked in the same words. The numbers come from `smelt.fit`, the tables 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +26,7 @@ Currency = Annotated[str, arg(help="flops, secs, bytes, or flops+inference:TOKEN
 CURRENCIES = {"secs": "train_secs", "bytes": "stored_bytes"}
 BYTES_A_PARAMETER = 2  # of an experiment's stored model: in a saving it cancels
 DRAWS = 1000
+TABLE_ENDS = (".csv", ".tsv", ".parquet", ".jsonl")
 SHOWN = 5  # differences of --again that are printed
 
 
@@ -58,6 +60,12 @@ class Reading:
             f"{word}={word[5:]}" if word.startswith("loss:") and "=" not in word else word
             for word in flat(self.columns)
         ]
+        for before, word in pairwise(["", *words]):
+            if "=" not in word:
+                raise BadInput(
+                    f"--columns {word!r} names nothing: give OURS=THEIRS, in quotes where a name has blanks: "
+                    f'"{f"{before} {word}".strip()}"'
+                )
         columns = dict(assignments(words, str)) or (foreign.ours(path) if further else {})
         for name, theirs in (further or {}).items():
             if columns.setdefault(name, theirs) != theirs:
@@ -165,6 +173,8 @@ def fit(
         files = {"--out": out, "--tables": tables, "--figures": figures, "--draws": draws != DRAWS}
         _refuse({"NAME": name, **table_only, **experiment_only, **files}, "--again")
         return _again(again, csv, json)
+    if name is not None and name.endswith(TABLE_ENDS):
+        raise BadInput(f"{name} is a table: name it and its columns, smelt fit --csv {name} --columns num_params=...")
     if (name is None) == (csv is None):
         raise BadInput("give either an experiment's NAME or --csv FILE with --columns")
     _refuse(table_only if csv is None else experiment_only, "an experiment" if csv is None else "--csv")
@@ -189,11 +199,15 @@ def _fit_table(
     json: bool,
 ) -> int:
     from smelt import fitted
+    from smelt.fit import laws, surface
     from smelt.report import fits
 
+    laws.law(options["law"])  # a name that is asked with ? is answered before any file is read
+    surface.checked_objective(options["objective"], options["delta"])
     found = fitted.fit_table(reading.read(path, further), **options)
     if out is not None:
         fitted.save(found, out)
+        say(f"kept {out}: smelt predict {out}, smelt savings {out} and smelt power {out} ask it")
     made = fits.of_fit(found.content)
     _write(made, tables)
     if figures is not None:
@@ -224,6 +238,7 @@ def _fit_experiment(
 ) -> int:
     from smelt import analysis, committed
     from smelt.prediction import read_prediction
+    from smelt.report import flags, words
     from smelt.report import tables as written
 
     experiment, rows = rows_of(name)
@@ -249,19 +264,27 @@ def _fit_experiment(
     if figures is not None:
         from smelt.report import page, style
 
-        _told(style.write(page.draw(result, None, []), figures), figures)
+        profiles = analysis.profiles(rows, reference, delta=result["settings"]["delta"])
+        _told(style.write(page.draw(result, None, [], profiles), figures), figures)
     if json:
         print_json(result)
         return EXIT_DONE
     lines = [headline["sentence"] for headline in result["headline"].values()]
-    lines += [part for table in (written.savings(result), written.exponents(result)) for part in ("", shown(table))]
-    print("\n".join([*lines, "", *(f"warning ({flag['code']}): {flag['message']}" for flag in result["warnings"])]))
+    for table in (written.savings(result), written.exponents(result), written.tests(result)):
+        lines += ["", shown(table)] if table.rows or table.note else []
+    found = flags.warnings(result["warnings"], words.run_names(result))
+    lines += [""] + [
+        f"warning ({flag['code']}): {flag['places']}{': ' if flag['places'] else ''}{flag['text']}" for flag in found
+    ]
+    print("\n".join(lines))
     return EXIT_DONE
 
 
 def _again(path: Path, csv: Path | None, json: bool) -> int:
     from smelt import fitted
 
+    if path.suffix != ".json":
+        raise BadInput(f"--again takes a FIT.json that smelt fit --csv ... --out FIT.json wrote, got {path}")
     found = fitted.differences(path, csv)
     if json:
         print_json(found)
@@ -275,9 +298,19 @@ def _again(path: Path, csv: Path | None, json: bool) -> int:
 
 
 def shown(table: Any) -> str:
-    """A table for the terminal, its note below."""
-    body = [terminal.table(table.headings, table.rows)] if table.rows else []
-    return "\n".join([*body, *([table.note] if table.note else [])])
+    """A table for the terminal, words to the left and numbers to the right; its note below."""
+    if not table.rows:
+        return table.note
+    widths = [max(map(len, column)) for column in zip(table.headings, *table.rows, strict=True)]
+    heads, *rows = (
+        [
+            cell if numeric else cell.ljust(width)
+            for cell, numeric, width in zip(cells, table.numeric, widths, strict=True)
+        ]
+        for cells in (table.headings, *table.rows)
+    )
+    lines = [line.rstrip() for line in terminal.table(heads, rows).splitlines()]
+    return "\n".join([*lines, *([table.note] if table.note else [])])
 
 
 def reading_lines(path: Path, num_rows: int, read: Mapping[str, Any]) -> list[str]:
@@ -329,6 +362,10 @@ def _fits_of(word: str, reference: str | None, draws: int | None) -> tuple[Any, 
     from smelt import analysis, fitted
     from smelt import fit as fitting
 
+    if word.endswith(TABLE_ENDS):
+        raise BadInput(
+            f"{word} is a table: fit it first (smelt fit --csv {word} ... --out FIT.json), then ask FIT.json"
+        )
     if word.endswith(".json"):
         if draws is not None:
             raise BadInput(f"--draws says nothing about {word}: it was fitted with its own")
@@ -385,6 +422,11 @@ def predict(
         raise BadInput("nothing is asked: give --flops X, or --num-params N --num-tokens D")
     groups, about = _fits_of(name, None, draws)
     replaced = dict(assignments(flat(fixed), float))
+    held = {column for options in groups.frontier_options.values() for column in options}
+    for column in groups.law.columns if columns else ():
+        if column not in {*columns, *replaced, *held}:
+            option = f"--{column.replace('_', '-')}" if column in ("num_params", "num_tokens") else f"--run {column}="
+            raise BadInput(f"a run of {groups.law.equation} has {column} too: give {option}")
     paid = _currency(currency)
     optima = answers.optima(groups, flat(flops), group=group, fixed=replaced, **paid) if flat(flops) else []
     runs = answers.run_losses(groups, {**replaced, **columns}, group=group) if columns else []

@@ -193,6 +193,17 @@ def test_repeated_rows_and_narrow_ranges_are_fitted_with_their_warnings(workplac
     assert "warning (narrow_range)" in out
 
 
+def test_a_table_where_a_fit_is_expected_is_told_what_to_do_with_it(workplace, capsys, tmp_path):
+    workplace(PULSE)
+    (tmp_path / "theirs.csv").write_text("\n".join(rows_of(GRID)) + "\n")
+    assert "smelt fit --csv theirs.csv --columns" in refused(capsys, "fit", "theirs.csv")
+    for verb, asked in (("predict", "--flops"), ("savings", "--at")):
+        assert "theirs.csv is a table: fit it first" in refused(capsys, verb, "theirs.csv", asked, 1)
+    assert "takes a FIT.json" in refused(capsys, "fit", "--again", "theirs.csv")
+    split = refused(capsys, "fit", "--csv", "theirs.csv", "--columns", "num_params=Model", "size")
+    assert '"num_params=Model size"' in split
+
+
 def test_what_a_fit_cannot_answer_is_refused_or_has_its_reason(workplace, capsys, tmp_path):
     workplace(PULSE)
     (tmp_path / "theirs.csv").write_text("\n".join(rows_of(GRID)) + "\n")
@@ -204,7 +215,7 @@ def test_what_a_fit_cannot_answer_is_refused_or_has_its_reason(workplace, capsys
     )
     assert "nothing is asked: give --flops X" in refused(capsys, "predict", "fit.json")
     assert "--draws says nothing about fit.json" in refused(capsys, "predict", "fit.json", "--flops", 1, "--draws", 9)
-    assert "'num_tokens'" in refused(capsys, "predict", "fit.json", "--num-params", "7B")
+    assert "has num_tokens too: give --num-tokens" in refused(capsys, "predict", "fit.json", "--num-params", "7B")
     assert "num_params is 'seven'" in refused(capsys, "predict", "fit.json", "--num-params", "seven")
     assert "there is no group 'moe'" in refused(capsys, "predict", "fit.json", "--flops", "1e18", "--group", "moe")
     assert "has one group only, all" in refused(capsys, "savings", "fit.json")

@@ -60,7 +60,8 @@ def test_a_fit_prints_estimates_the_optimum_what_was_left_out_and_warnings(their
     assert out.startswith("24 rows of theirs.csv; loss_nats in nats per token\n")
     assert "train_flops is 6 num_params num_tokens, as asked" in out
     assert (
-        "26 rows left out: 24 x where who=dense, 2 x where L<9; the first is row 26, where who=dense: who is spa" in out
+        "26 rows left out: 24 x where who=dense, 1 x no loss, 1 x where L<9; the first is row 26, where who=dense: who"
+        in out
     )
     for word in ("alpha", "optimal size ~ C^x", "frontier: loss above the floor", "tokens per parameter", "inside"):
         assert word in out
@@ -91,7 +92,7 @@ def test_a_fit_names_its_rows_and_comes_out_again_from_them(theirs, capsys):
     assert kept["table"]["file"] == "../theirs.csv"
     assert kept["table"]["rows"] == list(range(2, 50))
     assert kept["table"]["left_out"] == [
-        {"row": 50, "reason": "where L<9: L is empty"},
+        {"row": 50, "reason": "no loss"},
         {"row": 51, "reason": "where L<9: L is 9.5"},
     ]
     assert set(kept["estimates"]) == {"dense", "sparse"}
