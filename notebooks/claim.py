@@ -22,7 +22,7 @@
 #
 #     smelt fit --csv fits/tables/clark.csv --law saturating --group router_type --reference Dense \
 #         --columns compute_flops=flops_per_step*747000 num_params=dense_parameter_count \
-#         num_params_total=total_parameter_count loss_nats=loss_c4 pair=model_size_label \
+#         num_params_total=total_parameter_count loss_nats=loss_c4 pair=model_size_label seed=seed \
 #         --where "k=1" "routing_frequency=0.5" "num_experts=1|64" "router_type=Dense|S-Base"
 
 # %%
@@ -52,6 +52,7 @@ print("\n".join(PATH.read_text().splitlines()[:3]))
 # | `compute_flops` | `flops_per_step` x 747,000 | FLOPs of a run: see below |
 # | `group` | `router_type` | what is compared |
 # | `pair` | `model_size_label` | a routed model has the widths and layers of its dense partner: drawn together |
+# | `seed` | `seed` | three runs of dense 130M differ in nothing else: no sweep |
 #
 # `flops_per_step` says neither whether it counts the backward pass nor how many steps there were. Training costs at
 # least 6 FLOPs a parameter and token, the forward pass 2 of them. Over 249,000 steps and 130B tokens the column
@@ -83,6 +84,7 @@ COLUMNS = {
     "loss_nats": "loss_c4",
     "group": "router_type",
     "pair": "model_size_label",
+    "seed": "seed",
 }
 WHERE = ["k=1", "routing_frequency=0.5", "num_experts=1|64", "router_type=Dense|S-Base"]
 runs = foreign.read(PATH, COLUMNS, where=WHERE)
