@@ -72,6 +72,8 @@ def _groups(table: foreign.Table, options: Mapping[str, Any]) -> fit.Groups:
     if table.loss is None:
         has = ", ".join(table.settings["columns"]) or "none"
         raise BadInput(f"no loss is named: add loss_nats=<its column> (or loss_bits, bits_per_byte, error); have {has}")
+    if scores := [name for name in ("accuracy", "error") if name in table.columns and name != table.loss]:
+        raise BadInput(f"{scores[0]} is named beside {table.loss}: leave it out of a fit; smelt link takes both")
     columns: dict[str, Any] = {**table.columns, **table.texts, "row": table.rows}
     groups = fit.fit_groups(columns, loss_column=table.loss, **options)
     if not any(groups.surfaces.values()):

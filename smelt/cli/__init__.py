@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import tyro
 
 from smelt import __version__
-from smelt.cli import corpora, fits, grids, matching, power, results
+from smelt.cli import corpora, curves, fits, grids, matching, power, results
 from smelt.cli.words import say
 from smelt.errors import EXIT_BAD_INPUT, EXIT_RESUMABLE, BadInput
 
@@ -22,6 +22,8 @@ VERBS = {
     "fit": fits.fit,
     "predict": fits.predict,
     "savings": fits.savings,
+    "envelope": curves.envelope,
+    "link": curves.link,
     "power": power.power,
     "compare": results.compare,
     "report": results.report,

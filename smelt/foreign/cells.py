@@ -38,7 +38,12 @@ COUNTS = {
     "budget_flops": "training FLOPs aimed at: rows of one IsoFLOP curve carry one number",
 }
 SECS = {"train_secs": "seconds of training, or with s, min, h, d"}
-SHARES = {"density": "active share 1 - S", "sparsity": "S; becomes density = 1 - S"}
+SHARES = {
+    "density": "active share 1 - S",
+    "sparsity": "S; becomes density = 1 - S",
+    "accuracy": "share of a benchmark that is right, a score to link to the loss",
+}
+SCORES = ("accuracy", "error")  # beside a loss an error is a score too
 BYTES = {"stored_bytes": "bytes of the stored model"}
 TEXTS = {
     "group": "what is compared: rows of one architecture carry one word",
@@ -129,6 +134,9 @@ def value(ours: str, theirs: str, factor: float, record: Mapping[str, Any]) -> A
     if ours == "sparsity":
         if not 0 <= found < 1:
             raise BadCell(f"{shown}: a sparsity is a share from 0 to below 1, or written with %")
+    elif ours == "accuracy":
+        if not 0 <= found <= 1:
+            raise BadCell(f"{shown}: an accuracy is a share from 0 to 1, or written with %")
     elif not (math.isfinite(found) and found > 0):
         raise BadCell(f"{shown}: {ours} must be finite and above 0")
     elif ours in ("density", "error") and found > 1:

@@ -15,7 +15,7 @@ import numpy as np
 
 from smelt.errors import BadInput
 from smelt.fit.result import Flag
-from smelt.foreign.cells import BYTES, SECS, TEXTS
+from smelt.foreign.cells import BYTES, SCORES, SECS, TEXTS
 
 # Attention and head move C/(6 N D) by up to 40 % inside one honest table (measured: three ladders of 0.1 to 9B
 # parameters); half again is a second way of counting.
@@ -38,7 +38,7 @@ def duplicate_flags(repeats: Mapping[int, int]) -> list[Flag]:
 
 def cell_flags(rows: Sequence[tuple[int, Mapping[str, Any]]], loss: str | None) -> list[Flag]:
     """A flag where runs agree in all that is named but the loss: a sweep, or seeds that nobody named."""
-    names = [name for name in rows[0][1] if name not in (loss, *SECS, *BYTES)]
+    names = [name for name in rows[0][1] if name not in (loss, *SCORES, *SECS, *BYTES)]
     numbers = [name for name in names if name not in TEXTS]
     if loss is None or not numbers or {"seed", "unit"} & set(names):
         return []

@@ -17,6 +17,7 @@ from smelt.foreign import checks
 from smelt.foreign.cells import (
     LOSSES,
     OTHER_LOSS,
+    SCORES,
     TEXTS,
     BadCell,
     comparison,
@@ -245,6 +246,8 @@ def _glued(header: Sequence[str]) -> str:
 
 def _loss_of(columns: Mapping[str, str]) -> str | None:
     named = [name for name in columns if name in LOSSES or name.startswith(OTHER_LOSS)]
+    if len(named) > 1:
+        named = [name for name in named if name not in SCORES]
     if len(named) > 1:
         raise BadInput(f"two losses are named, {named[0]} and {named[1]}: name one, a fit is of one")
     return named[0] if named else None
