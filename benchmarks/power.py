@@ -1,6 +1,6 @@
 """Planned widths and the smallest visible saving against simulated grids, fitted as users fit them.
 
-Run `python -m benchmarks.power > benchmarks/power.md` (some five minutes on one core; `--quick`: seconds). Every grid
+Run `python -m benchmarks.power > benchmarks/power.md` (some ten minutes on one core; `--quick`: seconds). Every grid
 is drawn from its law with its noise, two groups, and fitted again. Is the scatter of every quantity the planned one?
 Are the intervals of a bootstrap as wide as planned? Does the comparison see in 80 % of grids the saving of which that
 was promised? And what do clipped residuals cost against least squares?
