@@ -6,7 +6,8 @@
                estimates  by group: parameters, exponents
                optima     by group: size, tokens, loss at the largest compute of the rows
                fit        `fit.summary.written`: the rest of the fits
-               examined   `fit.examine`: diagnostics, tests of a floor and of shared exponents
+               examined   `fit.examine`: diagnostics, tests of a floor and of shared exponents, jackknives over budgets
+               profiles   by group and parameter the interval by the profile of the objective, where it was asked for
                warnings   code, message and the group that it is about, None where it is about the whole
 
 A fit is its rows and its options: nothing else is kept of it, and its draws are made again from the seed.
@@ -37,11 +38,12 @@ class Fitted:
     content: dict[str, Any]
 
 
-def fit_table(table: foreign.Table, **options: Any) -> Fitted:
+def fit_table(table: foreign.Table, *, profiles: bool = False, **options: Any) -> Fitted:
     """Fit a law to every group of a table that was read; without a group column all rows are one.
 
-    `options` are those of `fit.fit_groups` named in OPTIONS. Raises BadInput for a table without a loss, where no group
-    has a fit, and whatever `fit_groups` refuses.
+    `options` are those of `fit.fit_groups` named in OPTIONS. `profiles` adds the intervals of floor and exponents by
+    the profile of the objective, which take a second for 60 rows. Raises BadInput for a table without a loss, where no
+    group has a fit, and whatever `fit_groups` refuses.
     """
     groups = _groups(table, options)
     written, examined = summary.written(groups), fit.jsonable(examine.examine(groups))
@@ -65,6 +67,11 @@ def fit_table(table: foreign.Table, **options: Any) -> Fitted:
         "examined": examined,
         "warnings": _warnings(table, written, examined),
     }
+    if profiles:
+        content["profiles"] = {
+            name: {parameter: found.interval for parameter, found in by_name.items()}
+            for name, by_name in examine.profiles(groups, points=3).items()
+        }
     return Fitted(table=table, groups=groups, content=fit.jsonable(content))
 
 
@@ -124,7 +131,7 @@ def asked(path: Path, reference: str | None = None) -> tuple[foreign.Table, fit.
 def differences(path: Path, table: Path | None = None) -> list[dict[str, Any]]:
     """Every value of a fit that its rows, or those of `table`, do not give again; empty where all come out the same."""
     kept = load(path)
-    again = fit_table(_table(path, kept, table), **kept["options"]).content
+    again = fit_table(_table(path, kept, table), profiles="profiles" in kept, **kept["options"]).content
     for content in (kept, again):
         content["table"] = {key: value for key, value in content["table"].items() if key != "file"}
     return list(committed.differences(kept, again, path.stem))
@@ -153,10 +160,8 @@ def _warnings(
 
     for flag in (*map(dataclasses.asdict, table.warnings), *written["warnings"]):
         warn(flag, None)
-    only = len(written["groups"]) == 1
-    for name, group in written["groups"].items():
-        for flag in (*_flags(group["minima"]), *summary.flags_of_group(group, examined["diagnostics"][name])):
-            warn(flag, None if only else name)
+    for flag in summary.flags_of_groups(written, examined["diagnostics"]):
+        warn(flag, flag["group"])
     for name, compared in written["savings"].items():
         savings = compared[compared["recommended"]]["at_budgets"] if compared["recommended"] else None
         for flag in (*summary.flags_of_crossing(compared), *_flags(savings)):

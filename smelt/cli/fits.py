@@ -156,6 +156,7 @@ def fit(
     out: Annotated[Path | None, arg(help="also write the fit as JSON")] = None,
     tables: Tables = None,
     figures: Annotated[Path | None, arg(help="folder for the figures as SVG and PDF")] = None,
+    profiles: Annotated[bool, arg(help="also intervals by the profile of the objective: a second for 60 rows")] = False,
     commit: Annotated[bool, arg(help="keep an experiment's rows and fit as fits/NAME.csv and .json")] = False,
     json: Json = False,
 ) -> int:
@@ -170,7 +171,13 @@ def fit(
     table_only = {**_given(reading), **_given(fitting), **({"--seed": seed} if seed else {})}
     experiment_only = {"--variants": variants, "--commit": commit}
     if again is not None:
-        files = {"--out": out, "--tables": tables, "--figures": figures, "--draws": draws != DRAWS}
+        files = {
+            "--out": out,
+            "--tables": tables,
+            "--figures": figures,
+            "--draws": draws != DRAWS,
+            "--profiles": profiles,
+        }
         _refuse({"NAME": name, **table_only, **experiment_only, **files}, "--again")
         return _again(again, csv, json)
     if name is not None and name.endswith(TABLE_ENDS):
@@ -179,8 +186,9 @@ def fit(
         raise BadInput("give either an experiment's NAME or --csv FILE with --columns")
     _refuse(table_only if csv is None else experiment_only, "an experiment" if csv is None else "--csv")
     if csv is not None:
-        return _fit_table(csv, reading, fitting.options(draws, seed), fitting.columns(), out, tables, figures, json)
-    return _fit_experiment(str(name), flat(variants), draws, out, tables, figures, commit, json)
+        options = {**fitting.options(draws, seed), "profiles": profiles}
+        return _fit_table(csv, reading, options, fitting.columns(), out, tables, figures, json)
+    return _fit_experiment(str(name), flat(variants), draws, out, tables, figures, profiles, commit, json)
 
 
 def _refuse(options: Mapping[str, Any], about: str) -> None:
@@ -220,8 +228,8 @@ def _fit_table(
         print_json(found.content)
         return EXIT_DONE
     lines = reading_lines(path, len(found.table.rows), found.content["table"])
-    for name in ("estimates", "optima", "minima", "savings", "tests"):
-        lines += ["", shown(made[name])] if name in made else []
+    for name in ("estimates", "intervals", "optima", "minima", "savings", "tests"):
+        lines += ["", shown(made[name])] if name in made and made[name].rows else []
     print("\n".join([*lines, *warning_lines(found.content["warnings"])]))
     return EXIT_DONE
 
@@ -233,12 +241,13 @@ def _fit_experiment(
     out: Path | None,
     tables: Path | None,
     figures: Path | None,
+    profiles: bool,
     commit: bool,
     json: bool,
 ) -> int:
     from smelt import analysis, committed
     from smelt.prediction import read_prediction
-    from smelt.report import flags, words
+    from smelt.report import fits, flags, words
     from smelt.report import tables as written
 
     experiment, rows = rows_of(name)
@@ -256,21 +265,29 @@ def _fit_experiment(
         say(f"kept {committed.fits_folder() / experiment.name}.csv and .json")
     else:
         result = analysis.analyse(rows, reference, draws=draws)
+    drawn = analysis.profiles(rows, reference, delta=result["settings"]["delta"]) if profiles or figures else {}
+    if profiles:  # what is committed stays what its rows give without being asked
+        held = {name: {key: found["interval"] for key, found in of_group.items()} for name, of_group in drawn.items()}
+        result = {**result, "profiles": held}
     if out is not None:
         from smelt.files import write_json
 
         write_json(out, result)
-    _write(written.of_analysis(result), tables)
+    loss = result["losses"][analysis.LOSS]
+    compared = [] if loss is None else [fits.intervals(loss["groups"], result["examined"], result.get("profiles"))]
+    made = written.of_analysis(result)
+    if compared and compared[0].rows:
+        made["intervals"] = compared[0]
+    _write(made, tables)
     if figures is not None:
         from smelt.report import page, style
 
-        profiles = analysis.profiles(rows, reference, delta=result["settings"]["delta"])
-        _told(style.write(page.draw(result, None, [], profiles), figures), figures)
+        _told(style.write(page.draw(result, None, [], drawn), figures), figures)
     if json:
         print_json(result)
         return EXIT_DONE
     lines = [headline["sentence"] for headline in result["headline"].values()]
-    for table in (written.savings(result), written.exponents(result), written.tests(result)):
+    for table in (written.savings(result), written.exponents(result), *compared, written.tests(result)):
         lines += ["", shown(table)] if table.rows or table.note else []
     found = flags.warnings(result["warnings"], words.run_names(result))
     lines += [""] + [
@@ -370,7 +387,8 @@ def _fits_of(word: str, reference: str | None, draws: int | None) -> tuple[Any, 
         if draws is not None:
             raise BadInput(f"--draws says nothing about {word}: it was fitted with its own")
         table, groups = fitted.asked(Path(word), reference)
-        return groups, {"loss": table.loss, "loss_unit": table.loss_unit, "notes": list(table.notes)}
+        about = {"loss": table.loss, "loss_unit": table.loss_unit, "notes": list(table.notes)}
+        return groups, {**about, "warnings": [{**fitting.jsonable(flag), "group": None} for flag in table.warnings]}
     experiment, rows = rows_of(word)
     table = analysis.table(rows)
     kept = {row["run_id"]: row for row in rows}
@@ -382,7 +400,7 @@ def _fits_of(word: str, reference: str | None, draws: int | None) -> tuple[Any, 
         table, reference or experiment.grid.reference, loss_column=analysis.LOSS, draws=draws or DRAWS
     )
     notes = [f"stored_bytes is {BYTES_A_PARAMETER} bytes a parameter, embedding and head included"]
-    return groups, {"loss": analysis.LOSS, "loss_unit": "nats per token", "notes": notes}
+    return groups, {"loss": analysis.LOSS, "loss_unit": "nats per token", "notes": notes, "warnings": []}
 
 
 def predict(
@@ -405,7 +423,7 @@ def predict(
     --flops 1e22 1e23; smelt predict fit.json --num-params 7B --num-tokens 2T; smelt predict fit.json --flops 1e22
     --currency flops+inference:1T (the best use of 1e22 FLOPs for training and serving a trillion tokens)
     """
-    from smelt.fit import answers, jsonable
+    from smelt.fit import answers, examine, jsonable
     from smelt.report import fits
 
     at_least("--draws", draws, 2)
@@ -428,9 +446,13 @@ def predict(
             option = f"--{column.replace('_', '-')}" if column in ("num_params", "num_tokens") else f"--run {column}="
             raise BadInput(f"a run of {groups.law.equation} has {column} too: give {option}")
     paid = _currency(currency)
+    _check_column(name, groups, answers.known(groups, group), paid)
     optima = answers.optima(groups, flat(flops), group=group, fixed=replaced, **paid) if flat(flops) else []
     runs = answers.run_losses(groups, {**replaced, **columns}, group=group) if columns else []
-    result = jsonable({**about, "law": groups.method["law"], "currency": currency, "optima": optima, "runs": runs})
+    flags = _deduplicated([*about.pop("warnings"), *examine.warnings(groups, answers.known(groups, group))])
+    flags = _deduplicated([*flags, *(flag for answer in (*optima, *runs) for flag in jsonable(answer.warnings))])
+    asked = {"law": groups.method["law"], "currency": currency, "optima": optima, "runs": runs}
+    result = jsonable({**about, **asked, "warnings": flags})
     made = {}
     if optima:
         made["optima"] = fits.optima(result["optima"], about["loss_unit"], currency)
@@ -440,7 +462,6 @@ def predict(
     if json:
         print_json(result)
         return EXIT_DONE
-    flags = [flag for answer in (*result["optima"], *result["runs"]) for flag in answer["warnings"]]
     lines = [part for table in made.values() for part in ("", shown(table))]
     print("\n".join([groups.law.equation, *(about["notes"] if paid else []), *lines, *warning_lines(flags)]))
     return EXIT_DONE
@@ -473,7 +494,7 @@ def savings(
     e.g. smelt savings quickstart; smelt savings quickstart --at 1e12; smelt savings fit.json --loss 2.5 2.4 --reference
     dense; smelt savings quickstart --currency secs
     """
-    from smelt.fit import answers, jsonable
+    from smelt.fit import answers, examine, jsonable, summary
     from smelt.report import fits
 
     at_least("--draws", draws, 2)
@@ -483,19 +504,28 @@ def savings(
     others = [variant] if variant is not None else list(groups.names[1:])
     if not others:
         raise BadInput(f"{name} has one group only, {groups.reference}: a saving is over another (smelt fit --group)")
-    points = flat(at) or list(groups.points_flops)
-    if not flat(loss) and not points:
-        raise BadInput(f"the compute of {name}'s rows is not known: name train_flops, or fit with --flops 6ND")
     paid = _currency(currency)
     if flat(loss) and paid:
         raise BadInput(f"--loss compares training FLOPs: leave --currency {currency} out, or ask --at budgets")
+    for other in others:
+        _check_column(name, groups, [*answers.known(groups, other), groups.reference], paid)
+    points = flat(at) or list(groups.points_flops)
+    if not flat(loss) and not points:
+        raise BadInput(f"the compute of {name}'s rows is not known: name train_flops, or fit with --flops 6ND")
     found = {}
     for other in others:
         if flat(loss):
             found[other] = answers.gained(groups, other, flat(loss))
         else:
             found[other] = (answers.saved_in if paid else answers.saved)(groups, other, points, **paid)
-    result = jsonable({**about, "reference": groups.reference, "currency": currency, "savings": found})
+    flags = [*about.pop("warnings"), *examine.warnings(groups, [groups.reference, *others])]
+    if not paid:  # frontiers cross in training FLOPs
+        compared = summary.written(groups)["savings"]
+        flags += [{**flag, "group": other} for other in others for flag in summary.flags_of_crossing(compared[other])]
+    flags += [flag for by_kind in jsonable(found).values() for flag in _flags(by_kind)]
+    flags = _deduplicated(flags)
+    asked = {"reference": groups.reference, "currency": currency, "savings": found}
+    result = jsonable({**about, **asked, "warnings": flags})
     if flat(loss):
         made = fits.gains(result["savings"], groups.reference)
     else:
@@ -504,7 +534,6 @@ def savings(
     if json:
         print_json(result)
         return EXIT_DONE
-    flags = [flag for by_kind in result["savings"].values() for flag in _flags(by_kind)]
     print("\n".join([*(about["notes"] if paid else []), shown(made), *warning_lines(flags)]))
     return EXIT_DONE
 
@@ -519,6 +548,27 @@ def _currency(text: str) -> dict[str, Any]:
     if word != "flops+inference" or not colon:
         raise BadInput(f"--currency is {text!r}: give flops, {', '.join(CURRENCIES)} or flops+inference:TOKENS")
     return {"inference_tokens": _counted("--currency", tokens)}
+
+
+def _check_column(name: str, groups: Any, asked: Iterable[str], paid: Mapping[str, Any]) -> None:
+    """Refuse a currency whose column the rows do not have."""
+    column = paid.get("column")
+    lacking = [group for group in asked if column is not None and column not in groups.rows[group]]
+    if not lacking:
+        return
+    of = "" if len(groups.names) == 1 else f" of {lacking[0]}"
+    mend = f"fit the table again with --columns {column}=COLUMN" if name.endswith(".json") else "ask in flops"
+    raise BadInput(f"the rows{of} in {name} have no {column}: name {column}=COLUMN ({mend})")
+
+
+def _deduplicated(flags: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Each warning once: code, message and the group that it is about."""
+    found: list[dict[str, Any]] = []
+    for flag in flags:
+        warning = {"code": flag["code"], "message": flag["message"], "group": flag.get("group")}
+        if warning not in found:
+            found.append(warning)
+    return found
 
 
 def _flags(by_kind: Mapping[str, Any]) -> list[Mapping[str, Any]]:

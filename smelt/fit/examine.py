@@ -5,15 +5,18 @@ Everything is asked of the fits as they stand, with their rows, budgets, units a
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from smelt.errors import BadInput
+from smelt.fit import summary
 from smelt.fit.answers import known
 from smelt.fit.diagnostics import Diagnostics, diagnose
 from smelt.fit.groups import Groups, attempt, is_frontier
 from smelt.fit.jackknife import Jackknife, jackknife
 from smelt.fit.nested import NestedTest, floor_test, shared_test
 from smelt.fit.profiles import Profile, profile
+from smelt.fit.result import jsonable
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +44,26 @@ def examine(fits: Groups) -> Examined:
     )
 
 
-def profiles(fits: Groups, group: str | None = None) -> dict[str, dict[str, Profile]]:
-    """By group and parameter, how the objective rises as an exponent or the floor is held elsewhere."""
+def warnings(fits: Groups, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """What is said against the fits of all groups, or of these: code, message, and the group that it is about or None.
+    An answer that is read off a fit carries them."""
+    written = summary.written(fits)
+    of_rows = {name: jsonable(attempt({}, "diagnostics", diagnosed, fits, name)) for name in fits.names}
+    found = [{"code": flag["code"], "message": flag["message"], "group": None} for flag in written["warnings"]]
+    found += summary.flags_of_groups(written, of_rows)
+    return [flag for flag in found if names is None or flag["group"] in (None, *names)]
+
+
+def profiles(fits: Groups, group: str | None = None, *, points: int = 41) -> dict[str, dict[str, Profile]]:
+    """By group and parameter, how the objective rises as an exponent or the floor is held elsewhere; 3 points are
+    enough for the intervals alone."""
     found: dict[str, dict[str, Profile]] = {}
     for name in known(fits, group):
         surface = fits.surfaces[name]
         if surface is not None:
             floor = () if surface.law.floor is None else (surface.law.floor,)
-            kept = {p: attempt({}, p, profile, surface, p) for p in (*floor, *surface.law.exponents)}
+            names = (*floor, *surface.law.exponents)
+            kept = {p: attempt({}, p, profile, surface, p, points=points) for p in names}
             found[name] = {parameter: value for parameter, value in kept.items() if value is not None}
     return found
 

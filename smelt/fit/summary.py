@@ -22,6 +22,7 @@ from smelt.fit.groups import FRONTIER_KINDS, Groups, attempt, fit_groups, is_fro
 from smelt.fit.result import jsonable, tail_share
 from smelt.fit.savings import crossing, savings
 from smelt.fit.surface import SurfaceFit, predict
+from smelt.fit.traded import TradedFrontier
 
 CURVE_POINTS = 41
 QUANTITIES = ("num_params", "num_tokens")
@@ -76,7 +77,7 @@ def written(fits: Groups) -> dict[str, Any]:
             "allocation_surface": _of_surface(fits, name),
             "surface": None if surface is None else surface.to_json(),
             "optima": optima,
-            "frontiers": {kind: frontiers.get(kind) for kind in FRONTIER_KINDS},
+            "frontiers": {kind: _plain(frontiers.get(kind)) for kind in FRONTIER_KINDS},
             "frontier_curves": {kind: _band(f, band) for kind, f in frontiers.items()},
             "reasons": why,
         }
@@ -112,6 +113,21 @@ def flags_of_group(group: Mapping[str, Any], diagnosed: Mapping[str, Any] | None
         *(flag for flag in of_bias if flag["code"] == "bias_beyond_interval"),
         *(flag for part in fitted if part is not None for flag in part["warnings"]),
     ]
+
+
+def flags_of_groups(
+    written: Mapping[str, Any], diagnosed: Mapping[str, Mapping[str, Any] | None]
+) -> list[dict[str, Any]]:
+    """Warnings on the fits of every group, each once: code, message, and the group, None where there is only one."""
+    found: list[dict[str, Any]] = []
+    for name, group in written["groups"].items():
+        of_minima = [flag for minimum in group["minima"] for flag in minimum["warnings"]]
+        for flag in (*of_minima, *flags_of_group(group, diagnosed[name])):
+            about = name if len(written["groups"]) > 1 else None
+            warning = {"code": flag["code"], "message": flag["message"], "group": about}
+            if warning not in found:
+                found.append(warning)
+    return found
 
 
 def flags_of_crossing(compared: Mapping[str, Any]) -> list[Mapping[str, str]]:
@@ -172,6 +188,10 @@ def _compared(fits: Groups, name: str) -> dict[str, Any]:
             "reason": None,
         }
     return compared
+
+
+def _plain(frontier: Frontier | TradedFrontier | None) -> Any:
+    return frontier.to_json() if isinstance(frontier, TradedFrontier) else frontier
 
 
 def _band(frontier: Frontier, budgets: Sequence[float]) -> dict[str, Any]:

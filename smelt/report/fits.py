@@ -1,6 +1,6 @@
 """A fit of anybody's table, and answers from fits -> tables of text, and the shape that figures draw.
 
-    estimates, optima, savings, gains, left_out, minima     Table, for the terminal, CSV and LaTeX
+    estimates, intervals, optima, savings, gains, left_out, minima     Table, for the terminal, CSV and LaTeX
     view                                                    the fit in the shape that figures take
 
 It needs no matplotlib and computes nothing.
@@ -23,6 +23,7 @@ QUANTITIES = {
     "num_params_minima_corrected": "optimal parameters ~ C^x, minima without the parabola's bias",
     "num_tokens_minima_corrected": "optimal tokens ~ C^x, minima without the parabola's bias",
 }
+SHARE = "'Draws that save' is the plain share of the draws; intervals are moved out from theirs where rows are few."
 COSTS = {"secs": "training seconds", "bytes": "stored bytes"}
 SIZES = {"num_params": "parameters", "flops_per_token": "FLOPs per token"}
 
@@ -63,10 +64,63 @@ def estimates(content: Mapping[str, Any]) -> Table:
     headings = {"quantity": False, "estimate": True, "s.e.": True, "": False}
     method, groups = content["fit"]["method"], content["fit"]["groups"].items()
     note = f"{method['law']['equation']}; {content['table']['loss_unit']}; intervals are 95 %. {method['surface']}."
+    found = {name: threshold(group["surface"]) for name, group in groups}
+    note += "".join(f" {f'{name}: ' if several else ''}{words}." for name, words in found.items() if words)
     lacking = [f"{name}: {group['reasons']['surface']}" for name, group in groups if "surface" in group["reasons"]]
     absent = {answer["reason"].partition(": ")[2] for answer in content["optima"].values() if answer["reason"]}
     lacking += [f"No optimum: {reason}." for reason in sorted(absent)]
     return _made({"group": False, **headings} if several else headings, rows, " ".join([note, *lacking]))
+
+
+def threshold(surface: Mapping[str, Any] | None) -> str:
+    """Huber's delta of a surface as it is written, where that comes from, and how many rows it clips."""
+    if surface is None or not surface["objective"].startswith("huber"):
+        return ""
+    rule = surface["delta_rule"]
+    rule = f"1.345 residual deviations{rule[rule.index(',') :] if 'not' in rule else ''}" if "1.345" in rule else rule
+    beyond = surface["beyond_delta_frac"]
+    clipped = "" if beyond is None else f", {tables.percent(beyond, 0)} of rows beyond it"
+    return f"Huber delta {tables.short(surface['delta'], 3)} ({rule}){clipped}"
+
+
+def intervals(
+    groups: Mapping[str, Mapping[str, Any]],
+    examined: Mapping[str, Any],
+    profiles: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Table:
+    """95 % intervals of the same quantities by the bootstrap, by leaving out budgets in turn, and by the profile of the
+    objective where it was made; empty where there is the bootstrap alone. `groups` are those of `summary.written`."""
+    profiles, rows = profiles or {}, []
+    jackknives = {name: found for name, found in examined["jackknives"].items() if found is not None}
+    for name in groups if jackknives or profiles else ():
+        surface, left_out, of_profile = groups[name]["surface"], jackknives.get(name), profiles.get(name, {})
+        estimates = {} if surface is None else dict(surface["estimates"])
+        if size := groups[name]["allocation_surface"]["size"]:
+            estimates["allocation_exponent"] = size
+        for quantity, estimate in estimates.items():
+            other = [left_out["estimates"].get(quantity)] if left_out else [None] if jackknives else []
+            other += [of_profile.get(quantity)] if profiles else []
+            what = QUANTITIES["size_exponent"] if quantity == "allocation_exponent" else quantity
+            row = [what, tables.short(estimate["value"], 4), *map(_ends, [estimate, *other])]
+            rows.append([name, *row] if len(groups) > 1 else row)
+    headings = {"quantity": False, "estimate": True, "bootstrap": True}
+    assumes = ["the bootstrap takes units that are drawn independently"]
+    if jackknives:
+        headings["jackknife"] = True
+        assumes.append(f"the jackknife {next(iter(jackknives.values()))['assumes']} (budgets)")
+    if profiles:
+        headings["profile"] = True
+        assumes.append("the profile rows that are independent and scatter alike")
+    note = f"What each 95 % interval assumes: {'; '.join(assumes)}." if rows else ""
+    return _made({"group": False, **headings} if len(groups) > 1 else headings, rows, note)
+
+
+def _ends(estimate: Mapping[str, Any] | None) -> str:
+    """[low, high] of an estimate; an open side is written so."""
+    if estimate is None or estimate["low"] is None is estimate["high"]:
+        return NONE
+    low, high = ("open" if estimate[end] is None else tables.short(estimate[end], 4) for end in ("low", "high"))
+    return tables.Cell(f"[{low}, {high}]", estimate["value"], estimate["low"], estimate["high"])
 
 
 def optima(answers: Sequence[Mapping[str, Any]], loss_unit: str, currency: str = "flops") -> Table:
@@ -135,6 +189,7 @@ def savings(compared: Mapping[str, Mapping[str, Any]], reference: str, currency:
     headings = {"group": False, "FLOPs": True, **kinds, "draws that save": True, "": False}
     note = f"{what} saved over {reference} at equal loss; below 0 it needs more."
     note += " The first kind is recommended." if len(order) > 1 else ""
+    note += f" {SHARE}" if rows else ""
     return _made(headings, rows, " ".join([note, *_lacking(compared)]))
 
 
@@ -247,6 +302,8 @@ def of_fit(content: Mapping[str, Any]) -> dict[str, Table]:
         found["savings"] = savings(content["fit"]["savings"], content["fit"]["reference"])
     if any(group["minima"] for group in content["fit"]["groups"].values()):
         found["minima"] = tables.minima(view(content))
+    if (compared := intervals(content["fit"]["groups"], content["examined"], content.get("profiles"))).rows:
+        found["intervals"] = compared
     found["tests"] = tests(content)
     if content["table"]["left_out"]:
         found["left_out"] = left_out(content)

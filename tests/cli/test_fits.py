@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 
 import numpy as np
@@ -171,11 +172,14 @@ def test_savings_and_optima_are_given_in_other_currencies(theirs, capsys, monkey
     assert "FLOPs with 1B tokens served" in done(
         capsys, "predict", "fit.json", "--flops", "1e18", "--currency", "flops+inference:1B"
     )
-    assert "train_secs" in done(capsys, "savings", "fit.json", "--at", "1e18", "--currency", "secs")
     for words, message in (
         (["savings", "fit.json", "--currency", "euros"], "--currency is 'euros': give flops, secs, bytes or flops+inf"),
         (["savings", "fit.json", "--loss", "2.6", "--currency", "secs"], "--loss compares training FLOPs"),
-        (["predict", "fit.json", "--flops", "1e18", "--currency", "secs"], "train_secs"),
+        (
+            ["predict", "fit.json", "--flops", "1e18", "--currency", "secs"],
+            "have no train_secs: name train_secs=COLUMN",
+        ),
+        (["savings", "fit.json", "--at", "1e18", "--currency", "secs"], "have no train_secs: name train_secs=COLUMN"),
     ):
         code, out, err = smelt(capsys, *words)
         assert (code, out, len(err.splitlines())) == (2, "", 1)
@@ -232,3 +236,67 @@ def test_what_is_imported_is_fitted_without_naming_a_column(theirs, capsys):
         for name, words in (("ours.csv", ()), ("theirs.csv", [*COLUMNS[:4], "--where", "L<9"]))
     )
     assert one == two
+
+
+def test_an_answer_carries_the_warnings_of_the_fit_that_it_is_read_off(theirs, capsys):
+    lines = (theirs / "theirs.csv").read_text().splitlines()
+    who, n, d, loss = lines[5].split(",")
+    lines[5] = ",".join([who, n, d, str(1.2 * float(loss))])
+    (theirs / "theirs.csv").write_text("\n".join(lines) + "\n")
+    fitted = as_json(capsys, *FIT, "--group", "who", "--reference", "dense", "--out", "fit.json")
+    told = [flag for flag in fitted["warnings"] if flag["code"] == "outlier_rows"]
+    assert [flag["group"] for flag in told] == ["dense"]
+    for words in (["predict", "fit.json", "--flops", "1e18"], ["savings", "fit.json", "--at", "1e18"]):
+        found = as_json(capsys, *words)["warnings"]
+        assert told[0] in found
+        assert [flag for flag in found if found.count(flag) > 1] == []
+        assert "warning (outlier_rows): dense: row 6 lies more than" in done(capsys, *words)
+    other = as_json(capsys, "predict", "fit.json", "--flops", "1e18", "--group", "sparse")["warnings"]
+    assert "dense" not in {flag["group"] for flag in other}
+    text = done(capsys, "savings", "fit.json", "--at", "1e18")
+    assert "'Draws that save' is the plain share of the draws; intervals are moved out from theirs" in text
+
+
+def test_an_estimate_says_whose_delta_it_has_and_how_many_rows_lie_beyond(theirs, capsys):
+    dense = ["--where", "who=dense"]
+    found = as_json(capsys, *FIT, *dense)["fit"]["groups"]["all"]["surface"]
+    said = re.search(r"Huber delta (\S+) \(1.345 residual deviations\), (\d+) % of rows", done(capsys, *FIT, *dense))
+    assert float(said[1]) == pytest.approx(found["delta"], rel=0.01)
+    assert int(said[2]) == round(100 * found["beyond_delta_frac"])
+    assert "Huber delta 0.002 (given)" in done(capsys, *FIT, *dense, "--delta", "0.002")
+    assert "Huber delta" not in done(capsys, *FIT, *dense, "--objective", "squares_log")
+
+
+def test_intervals_of_one_fit_are_told_three_ways_with_what_each_assumes(tmp_path, monkeypatch, capsys):
+    from tests.fit.planted import grid
+
+    monkeypatch.chdir(tmp_path)
+    table = grid(0, saving=0.15)
+    columns = ("group", "pair", "budget_flops", "num_params", "num_tokens", "train_flops", "loss_nats")
+    rows = [row for row in zip(*(table[c] for c in columns), strict=True) if row[0] == "base"]
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in rows)]
+    (tmp_path / "ours.csv").write_text("\n".join(lines) + "\n")
+    words = ["fit", "--csv", "ours.csv", "--law", "flops_tokens", "--draws", "100"]
+    assert "profile" not in as_json(capsys, *words)
+    out = done(capsys, *words, "--profiles", "--out", "fit.json")
+    (heading,) = (
+        line for line in out.splitlines() if "jackknife" in line and "bootstrap" in line and "What" not in line
+    )
+    assert heading.split() == ["quantity", "estimate", "bootstrap", "jackknife", "profile"]
+    (alpha,) = (line for line in out.splitlines() if line.startswith("a ") and line.count("[") == 3)
+    kept = json.loads((tmp_path / "fit.json").read_text())
+    profile, jackknife = kept["profiles"]["base"]["a"], kept["examined"]["jackknives"]["base"]["estimates"]["a"]
+    for found in (profile, jackknife):
+        assert f"[{found['low']:.4g}, {found['high']:.4g}]" in alpha
+    assert "the profile rows that are independent and scatter alike" in out
+    assert "comes out the same" in done(capsys, "fit", "--again", "fit.json")
+
+
+def test_a_table_without_rows_is_not_printed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    lines = ["C,L", *(f"{c!r},{3e4 * c**-0.3!r}" for c in (1e15, 3e15, 1e16, 3e16, 1e17))]
+    (tmp_path / "points.csv").write_text("\n".join(lines) + "\n")
+    words = ["--columns", "compute_flops=C", "loss_nats=L", "--law", "pure", "--draws", "60"]
+    out = done(capsys, "fit", "--csv", "points.csv", *words)
+    assert "\n\n\n" not in out
+    assert "question" not in out
