@@ -35,6 +35,8 @@ from smelt.fit.objective import (
 __all__ = ["centred", "certificate", "exponent_grid", "lowest", "polish", "problem", "screen", "starts", "uncentred"]
 
 MAX_ITERATIONS = 400
+NUM_PROMISING = 600  # of the points of a grid, those at which the objective itself is taken
+MAX_VALUES = 400  # of one term's exponents: beyond, a table of pairs of them costs more than it saves
 # Relative to the largest gradient the residuals could make. A replicate goes on to the first and is accepted at the
 # second: between them the objective's own rounding (1e-16) hides whether a step gains.
 GRADIENT_AIM = 1e-9
@@ -320,8 +322,44 @@ def starts(
     return parameters_GP, summed(residual_GN, weight_N, problem.delta)
 
 
+def _least_squares_first(problem: Problem, grid_GM: np.ndarray, weight_N: np.ndarray) -> np.ndarray | None:
+    """The NUM_PROMISING points of a product grid with the least squared residuals, or None for any other grid.
+
+    A term without a curve depends on its own exponents alone, of which a product grid has few values: the normal
+    equations of every point are then looked up in tables of those values, and no row is touched once a point.
+    """
+    count = problem.num_coefficients
+    own = len(problem.owner_KN) == count and (problem.owner_KN == np.arange(count)[:, None]).all()
+    if problem.curves or not own or len(grid_GM) <= NUM_PROMISING:
+        return None
+    bases, places = [], []
+    for k in range(count):
+        slope_NM = problem.jacobian_KNP[k][:, count:]
+        used = np.flatnonzero(np.any(slope_NM != 0, axis=0))
+        values, place_G = np.unique(grid_GM[:, used], axis=0, return_inverse=True)
+        if len(values) > MAX_VALUES:
+            return None
+        log_basis = values @ slope_NM[:, used].T - problem.log_loss_N
+        if problem.offset_KN is not None:
+            log_basis += problem.offset_KN[k]
+        bases.append(np.exp(log_basis - log_basis.max(axis=1, keepdims=True)))
+        places.append(place_G.ravel())
+    gram_GQQ = np.empty((len(grid_GM), count, count))
+    right_GQ = np.stack([(bases[q] @ weight_N)[places[q]] for q in range(count)], axis=1)
+    smallest_GQ = np.stack([1e-3 * len(weight_N) / bases[q].sum(axis=1)[places[q]] for q in range(count)], axis=1)
+    for p, q in itertools.combinations_with_replacement(range(count), 2):
+        table = (bases[p] * weight_N) @ bases[q].T
+        gram_GQQ[:, p, q] = gram_GQQ[:, q, p] = table[places[p], places[q]]
+    ridge = 1e-13 * np.einsum("GQQ->G", gram_GQQ)[:, None, None] * np.eye(count)
+    coefficient_GQ = np.maximum(np.linalg.solve(gram_GQQ + ridge, right_GQ[..., None])[..., 0], smallest_GQ)
+    squares_G = ((gram_GQQ @ coefficient_GQ[..., None])[..., 0] - 2 * right_GQ) * coefficient_GQ
+    return np.sort(np.argsort(squares_G.sum(axis=1), kind="stable")[:NUM_PROMISING])
+
+
 def screen(problem: Problem, grid_GM: np.ndarray, weight_N: np.ndarray, num_starts: int) -> np.ndarray:
     """The best, mutually distant of the `starts` at the points of a grid: [num_starts, P], centred."""
+    promising = _least_squares_first(problem, grid_GM, weight_N)
+    grid_GM = grid_GM if promising is None else grid_GM[promising]
     size = 1 + 2_000_000 // problem.log_loss_N.size  # points at a time: the screen of a long table fits in memory
     parts = [starts(problem, grid_GM[i : i + size], weight_N) for i in range(0, len(grid_GM), size)]
     starts_GP = np.concatenate([part[0] for part in parts])

@@ -39,7 +39,7 @@ MAX_UNDECIDED_FRAC = 0.05  # of draws that too few rows made: more move the ends
 REFUSED_UNDECIDED_FRAC = 0.3  # beyond it the draws say nothing of the rows' scatter: chosen
 MIN_DEGREES = 2  # fewer spare rows do not tell the noise
 AUTO_DELTA_SETTLED = 1e-7  # relative change of delta between two rounds
-MAX_AUTO_ROUNDS = 100
+MAX_AUTO_ROUNDS = 60
 SMALLEST_AUTO_DELTA = 1e-9  # relative to the loss: residuals of a noise-free table have no scale of their own
 
 
@@ -100,6 +100,7 @@ class _Refit:
     weights: np.ndarray
     parameters_P: np.ndarray
     starts_SP: np.ndarray  # centred, where the search began
+    places: np.ndarray  # of the rows in the order of their values: what draws them where units have no labels
 
     @property
     def problem(self) -> Problem:
@@ -135,7 +136,7 @@ def fit_surface(
     weight_N = np.ones(len(losses)) if weights is None else tables.positive("weights", weights)
     if len(weight_N) != len(losses):
         raise BadInput(f"weights has {len(weight_N)} rows, loss {len(losses)}; give one a run")
-    check_rows(law, arrays, num_parameters=len(law.parameters))
+    check_rows(law, arrays, losses, num_parameters=len(law.parameters))
     logs = {name: np.log(values) for name, values in arrays.items()}
     bound = binding.bound(law, {"": logs}, {"": np.log(losses)}, delta=first_delta, raw=raw)
     starts_SP = binding.starts(bound, weight_N)
@@ -152,7 +153,13 @@ def fit_surface(
         objective=objective,
         delta_rule=rule,
         proof=solver.certificate(bound.problem, best_P, weight_N, solution.objective_R),
-        refit=_Refit(bound=bound, weights=weight_N, parameters_P=best_P, starts_SP=starts_SP),
+        refit=_Refit(
+            bound=bound,
+            weights=weight_N,
+            parameters_P=best_P,
+            starts_SP=starts_SP,
+            places=tables.places([*arrays.values(), losses]),
+        ),
     )
 
 
@@ -161,7 +168,7 @@ def checked_objective(objective: str, delta: float | str) -> tuple[float, bool]:
     if objective not in OBJECTIVES:
         raise BadInput(f"objective is {objective!r}; choose one of {', '.join(OBJECTIVES)}")
     kind, residual = objective.split("_")
-    if delta != "auto" and (isinstance(delta, str) or not delta > 0):
+    if delta != "auto" and (not isinstance(delta, int | float | np.number) or not delta > 0):
         raise BadInput(f"delta is {delta!r}; Huber's threshold is a number above 0, 1e-3 by custom, or 'auto'")
     threshold = {"squares": math.inf, "absolute": 0.0, "huber": 1e-3 if delta == "auto" else float(delta)}[kind]
     return threshold, residual == "raw"
@@ -188,7 +195,11 @@ def minimum(
         if abs(wanted / problem.delta - 1) < AUTO_DELTA_SETTLED:
             rule = f"auto: 1.345 x 1.4826 MAD of the residuals, settled in {round_} rounds"
             break
+        if round_ > MAX_AUTO_ROUNDS // 4:  # the median jumps between two rows, and delta with it: halve the steps
+            wanted = math.sqrt(wanted * problem.delta)
         problem = dataclasses.replace(problem, delta=wanted)
+    else:
+        solution = solver.polish(problem, starts_SP, weight_N)
     return dataclasses.replace(bound, problem=problem), solution, rule
 
 
@@ -260,24 +271,34 @@ def bootstrap(
     """`fit` with draws and 95 % percentile intervals: whole units are resampled and the law is fitted again.
 
     `units` labels each row (rows of one run, or of one budget where budgets share an error, carry one label; None:
-    every row its own). `counts` [draws, rows] overrides them, so that several groups can be drawn jointly
-    (`intervals.joint_counts`). Each draw starts at the fitted point, and keeps delta. Refits that do not converge are
-    NaN in `draws` and are flagged. `widen` moves the percentiles out by `intervals.small_sample_spread`, for what
-    few rows and many parameters hide; False leaves plain percentiles. No draws are kept where fewer than
-    two rows are spare, or where many draws have fewer different rows than parameters: the estimates say why.
+    every row its own, in the order of its values and not of the file). `counts` [draws, rows] overrides them, so that
+    several groups can be drawn jointly (`intervals.joint_counts`). Each draw starts at the fitted point, and keeps
+    delta. Refits that do not converge are NaN in `draws` and are flagged. `widen` moves the percentiles out by
+    `intervals.small_sample_spread`, for what few rows and many parameters hide; False leaves plain percentiles. No
+    draws are kept where fewer than two rows are spare, or where many draws have fewer different rows than parameters:
+    the estimates say why.
     """
     if fit.refit is None:
         raise BadInput("this fit shares parameters with other groups; draw them together with bootstrap_shared")
     if counts is None:
-        labels = list(range(fit.num_rows)) if units is None else list(units)
-        if len(labels) != fit.num_rows:
-            raise BadInput(f"units has {len(labels)} labels, the fit {fit.num_rows} rows; give one a row")
+        labels = fit.refit.places.tolist() if units is None else tables.labels("units", units, fit.num_rows)
         counts = intervals.joint_counts({"": labels}, draws=draws, seed=seed)[""]
+    counts = checked_counts("counts", counts, fit.num_rows)
     parameters_RP = redrawn(fit.refit.problem, fit.refit.parameters_P, fit.refit.weights * counts)
     spread = intervals.small_sample_spread(counts, fit.degrees) if widen else 1.0
     smallest = float(np.exp(fit.refit.problem.log_loss_N.min()))
     undecided_R = (counts > 0).sum(axis=1) < len(fit.law.parameters)
     return with_draws(fit, binding.named(fit.refit.bound, "", parameters_RP, smallest), undecided_R, spread)
+
+
+def checked_counts(name: str, counts: np.ndarray, num_rows: int) -> np.ndarray:
+    """Bootstrap counts as an array [draws, rows], or BadInput."""
+    array = np.asarray(counts, dtype=float)
+    if array.ndim != 2 or array.shape[1] != num_rows or len(array) < 2:
+        raise BadInput(f"{name} has shape {array.shape}; give two draws or more of {num_rows} rows each")
+    if not (np.isfinite(array).all() and (array >= 0).all() and (array.sum(axis=1) > 0).all()):
+        raise BadInput(f"{name} holds a draw without rows, or a number below 0; give how often each row is drawn")
+    return array
 
 
 def redrawn(problem: Problem, parameters_P: np.ndarray, weight_RN: np.ndarray) -> np.ndarray:
@@ -435,12 +456,8 @@ def predict(fit: SurfaceFit, columns: Mapping[str, float], *, draws: int = 1000,
     """
     if fit.draws is None:
         fit = bootstrap(fit, draws=draws, seed=seed)
-    assert fit.draws is not None
     point = tables.positive_columns({name: [value] for name, value in columns.items()}, fit.law.columns)
     value = float(fit.predict(point)[0])
-    num_draws = len(next(iter(fit.draws.values())))
-    generator = np.random.default_rng([seed, NOISE_STREAM])
-    method = f"prediction interval of {num_draws} bootstrap draws and residual noise"
     flags = []
     reach = _with_compute(point)
     factor = max(
@@ -454,17 +471,17 @@ def predict(fit: SurfaceFit, columns: Mapping[str, float], *, draws: int = 1000,
                 "law holds there",
             )
         )
-    if fit.noise_log is None:
-        reason = "as many parameters as rows: the scatter of a run is unknown"
-        return Prediction(
-            estimate=estimate(value, method=method, reason=reason), extrapolation=factor, warnings=tuple(flags)
-        )
+    if fit.draws is None:  # too few rows: the bootstrap said why
+        reason = next(iter(fit.estimates.values())).reason
+        found = estimate(value, method="prediction interval", reason=reason)
+        return Prediction(estimate=found, extrapolation=factor, warnings=tuple(flags))
     at_draws = laws.predicted_loss(fit.law, fit.draws, point)
+    assert fit.noise_log is not None
     assert fit.noise_loss is not None
     # Whether runs scatter by a share of the loss or by an amount is not known away from the rows: the wider is taken.
-    noise = max(fit.noise_log, fit.noise_loss / value) * generator.standard_t(fit.degrees, size=num_draws)
-    return Prediction(
-        estimate=estimate(value, at_draws * np.exp(noise), method=method),
-        extrapolation=factor,
-        warnings=tuple(flags),
-    )
+    scatter = max(fit.noise_log, fit.noise_loss / value)
+    noise = scatter * intervals.generator(seed, NOISE_STREAM).standard_t(fit.degrees, size=len(at_draws))
+    method = f"prediction interval of {len(at_draws)} bootstrap draws and residual noise"
+    with np.errstate(over="ignore"):  # far out, where the loss is next to nothing of the scatter seen
+        found = estimate(value, at_draws * np.exp(noise), method=method)
+    return Prediction(estimate=found, extrapolation=factor, warnings=tuple(flags))
