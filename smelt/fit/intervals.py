@@ -16,6 +16,20 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 
 from smelt.errors import BadInput
+from smelt.fit import tables
+
+
+def whole(name: str, value: int, low: int, words: str) -> int:
+    """A whole number of `low` or more; BadInput with `words` for what should be given."""
+    if not isinstance(value, int | np.integer) or value < low:
+        raise BadInput(f"{name} is {value!r}; {words}")
+    return int(value)
+
+
+def generator(seed: int, *streams: int) -> np.random.Generator:
+    """The generator of a seed; `streams` keep draws of different kinds apart under the same one."""
+    seed = whole("seed", seed, 0, "give a whole number of 0 or more, which the draws can be made again from")
+    return np.random.default_rng([seed, *streams] if streams else seed)
 
 
 def joint_counts(
@@ -26,22 +40,22 @@ def joint_counts(
     With `strata` (unit label -> stratum) as many units are drawn from each stratum as it has. Raises BadInput for
     fewer than two units in all or fewer than two draws.
     """
-    labels = list(dict.fromkeys(label for rows in units.values() for label in rows))
+    checked = {group: tables.labels("units", rows) for group, rows in units.items()}
+    labels = list(dict.fromkeys(label for rows in checked.values() for label in rows))
     if len(labels) < 2:
         raise BadInput(f"a bootstrap needs two independent units or more, got {labels}; label rows by run or by pair")
-    if draws < 2:
-        raise BadInput(f"draws is {draws}; an interval needs two draws or more, 1000 for its percentiles")
+    draws = whole("draws", draws, 2, "an interval needs two draws or more, 1000 for its percentiles")
     # Labels are ordered by value, so that the order of rows in a file does not change the draws.
     labels.sort(key=lambda label: (str(type(label)), str(label)))
     place = {label: index for index, label in enumerate(labels)}
-    generator = np.random.default_rng(seed)
+    drawn = generator(seed)
     counts = np.zeros((draws, len(labels)))
     members: dict[Hashable, list[int]] = {}
     for label in labels:
         members.setdefault(None if strata is None else strata[label], []).append(place[label])
     for stratum in members.values():
-        counts[:, stratum] = generator.multinomial(len(stratum), np.full(len(stratum), 1 / len(stratum)), size=draws)
-    return {group: counts[:, [place[label] for label in rows]] for group, rows in units.items()}
+        counts[:, stratum] = drawn.multinomial(len(stratum), np.full(len(stratum), 1 / len(stratum)), size=draws)
+    return {group: counts[:, [place[label] for label in rows]] for group, rows in checked.items()}
 
 
 def small_sample_spread(counts_RN: np.ndarray, degrees: float) -> float:

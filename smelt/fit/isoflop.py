@@ -227,7 +227,7 @@ def _parabolas_of_groups(groups: Mapping[str, Mapping], nearest: int | None) -> 
 def _minima(parabolas: Mapping[str, Mapping], *, draws: int, seed: int) -> dict[str, list[Minimum]]:
     names = list(parabolas)
     covariance_GG, degrees = _noise(parabolas)
-    generator = np.random.default_rng([seed, NOISE_STREAM])
+    generator = intervals.generator(seed, NOISE_STREAM)
     factors = intervals.noise_factors(covariance_GG, degrees, draws, generator) if degrees and draws else None
     budgets = sorted({budget for by_budget in parabolas.values() for budget in by_budget})
     found: dict[str, list[Minimum]] = {name: [] for name in names}

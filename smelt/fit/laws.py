@@ -29,6 +29,7 @@ the caller's business.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -48,6 +49,14 @@ class Power:
     column: str
     exponent: str | float
     sign: int = -1
+
+    def __post_init__(self) -> None:
+        number = not isinstance(self.exponent, str)
+        if self.sign not in (-1, 1) or (number and not (math.isfinite(self.exponent) and self.exponent != 0)):
+            raise ValueError(
+                f"{self.column} has the exponent {self.exponent!r} and sign {self.sign!r}; give a name or a number "
+                "other than 0, and -1 or 1"
+            )
 
     def value(self, parameters: Mapping[str, Any]) -> Any:
         """What the column's logarithm is multiplied by."""
@@ -110,8 +119,14 @@ class Law:
 
     def __post_init__(self) -> None:
         names = self.parameters
-        if len(set(names)) != len(names) or not self.terms:
+        if len(set(names)) != len(names) or not self.terms or "" in names:
             raise ValueError(f"a law needs terms with distinct parameter names, got {names}")
+        for term in self.terms:
+            columns = [power.column for power in term.powers]
+            if not columns or len(set(columns)) != len(columns):
+                raise ValueError(f"the term of {term.coefficient} needs columns, each of them once, got {columns}")
+        if len({frozenset(term.powers) for term in self.terms}) != len(self.terms):
+            raise ValueError(f"two terms of {self.name} are the same function of their columns; leave one out")
         made = [column.name for column in self.effective]
         if len(set(made)) != len(made) or set(made) & {base for column in self.effective for base in column.of}:
             raise ValueError(f"effective columns are made of plain ones and have names of their own, got {made}")
@@ -485,7 +500,7 @@ def law(law_or_name: Law | str) -> Law:
     """The law itself, or the one of that name in `NAMED`."""
     if isinstance(law_or_name, Law):
         return law_or_name
-    if law_or_name not in NAMED:
+    if not isinstance(law_or_name, str) or law_or_name not in NAMED:
         raise BadInput(f"no law is called {law_or_name!r}; choose one of {', '.join(NAMED)}")
     return NAMED[law_or_name]
 
@@ -500,10 +515,13 @@ def natural_shapes(shapes: Sequence[Shape], free: Sequence[Any], means: Mapping[
 
 
 def log_columns(law: Law, parameters: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Logarithms of all columns of the law's terms; BadInput names one that is not there."""
+    """Logarithms of all columns of the law's terms; BadInput names one that is not there, or is not above 0."""
     missing = [column for column in law.columns if column not in columns]
     if missing:
         raise BadInput(f"the law {law.name} needs the column {missing[0]!r}; give it, have {', '.join(columns)}")
+    for name in law.columns:
+        if np.any(np.less_equal(columns[name], 0)):
+            raise BadInput(f"{name} is {np.min(columns[name]):g}; a law in it needs numbers above 0")
     logs: dict[str, Any] = {name: np.log(columns[name]) for name in law.columns}
     for column in law.effective:
         with np.errstate(all="ignore"):  # NaN where a draw's shapes leave the formula's domain
@@ -516,19 +534,30 @@ def predicted_loss(
 ) -> np.ndarray:
     """The law's loss at `columns`, in the unit of its coefficients.
 
-    Parameters and columns broadcast: draws of shape [num_draws, 1] against columns [num_rows] give a table.
+    Parameters and columns broadcast: draws of shape [num_draws, 1] against columns [num_rows] give a table. Raises
+    BadInput for a parameter or a column that lacks, and for columns that are not above 0.
 
     >>> round(float(predicted_loss(PURE, {"A": 3.0, "alpha": 0.5}, {"compute_flops": 4.0})), 9)
     1.5
     """
+    lacking = [name for name in law.parameters if name not in parameters]
+    if lacking:
+        raise BadInput(
+            f"the parameter {lacking[0]} of {law.equation} is missing; give it, have {', '.join(parameters)}"
+        )
     logs = log_columns(law, {name: np.asarray(value) for name, value in parameters.items()}, columns)
     total = 0.0 if law.floor is None else np.asarray(parameters[law.floor], dtype=float)
     for term in law.terms:
-        log_factor = sum(power.value(parameters) * logs[power.column] for power in term.powers)
-        with np.errstate(divide="ignore"):
-            # In logarithms: A alone can overflow in a draw whose product with the power does not.
-            total = total + np.exp(np.log(parameters[term.coefficient]) + log_factor)
+        total = total + term_loss(term, parameters, logs)
     return np.asarray(total)
+
+
+def term_loss(term: Term, parameters: Mapping[str, Any], logs: Mapping[str, Any]) -> np.ndarray:
+    """What one term adds to the loss, from `log_columns`."""
+    log_factor = sum(power.value(parameters) * logs[power.column] for power in term.powers)
+    with np.errstate(divide="ignore"):
+        # In logarithms: A alone can overflow in a draw whose product with the power does not.
+        return np.exp(np.log(parameters[term.coefficient]) + log_factor)
 
 
 def loss_gradient(

@@ -588,7 +588,7 @@ def predict_accuracy(
     if link.noise is None:
         reason = "as many parameters as rows: the scatter of a run is unknown"
     elif expected_D is not None:
-        generator = np.random.default_rng([seed, NOISE_STREAM])
+        generator = intervals.generator(seed, NOISE_STREAM)
         run_D = expected_D + link.noise * generator.standard_t(spare, size=len(expected_D))
     return AccuracyPrediction(
         estimate=estimate(expected, run_D, method=f"draws of the link{known} and of a run's scatter", reason=reason),

@@ -75,6 +75,8 @@ def shared_test(
     BadInput as the fits do.
     """
     law = laws.law(law)
+    if not shared.shared_names(law, (share,) if isinstance(share, str) else share):
+        raise BadInput("nothing is shared, so there is nothing to test; name exponents, floor or parameters in share")
     options = {"objective": objective, "weights": weights}
     apart = shared.fit_shared(columns, losses, law, shared=(), delta=delta, **options)
     # An automatic delta would settle apart for either law, and their objectives could not be compared.

@@ -14,6 +14,7 @@ import numpy as np
 
 # Above this share of draws without a usable value an interval would describe the lucky draws only.
 MAX_UNUSABLE_FRAC = 0.05
+ROUNDING = 1e-9  # relative: an interval that misses its value by less is that of a value without scatter
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,8 @@ def estimate(
     known to scatter too little (`intervals.small_sample_spread`); the draws themselves stay as they are.
 
     Infinite draws are values (a reference that never reaches a loss needs infinite compute) and move the
-    percentiles; the standard error is the standard deviation of the finite draws.
+    percentiles; the standard error is the standard deviation of the finite draws. Fewer draws than have one beyond
+    either end (40 for 95 %) give no interval, and an interval that does not hold its value says why in `reason`.
     """
     if value is None or not math.isfinite(value):
         return Estimate(value=None, confidence=confidence, method=method, reason=reason or "not a finite number")
@@ -77,20 +79,32 @@ def estimate(
         why = f"{unusable_frac:.0%} of the draws have no usable value, so the interval is unbounded"
         return Estimate(value=float(value), confidence=confidence, method=method, reason=reason or why)
     usable = draws[~np.isnan(draws)]
-    tail = tail_share(confidence, spread)
-    # Nearest-rank percentiles: interpolating between a finite and an infinite draw would give NaN.
-    low, high = np.quantile(usable, [tail, 1 - tail], method="nearest")
     finite = usable[np.isfinite(usable)]
     with np.errstate(over="ignore"):  # a few draws may be finite and beyond squaring: the deviation is then infinite
         deviation = float(np.std(finite, ddof=1)) if finite.size > 1 else math.inf
+    error = deviation if math.isfinite(deviation) else None
+    needed = round(2 / (1 - confidence))  # so that a draw lies beyond either end
+    if draws.size < needed:
+        why = f"{draws.size} draws do not tell where their outer {1 - confidence:.2g} begins: make {needed} or more"
+        return Estimate(
+            value=float(value), standard_error=error, confidence=confidence, method=method, reason=reason or why
+        )
+    # Nearest-rank percentiles: interpolating between a finite and an infinite draw would give NaN.
+    tail = tail_share(confidence, spread)
+    ends = np.quantile(usable, [tail, 1 - tail], method="nearest").tolist()
+    low, high = (float(value) if abs(end - value) <= ROUNDING * abs(value) else end for end in ends)
+    if not (math.isfinite(low) and math.isfinite(high)):
+        reason = reason or "an end of the interval is infinite"
+    elif not low <= value <= high:
+        reason = reason or "the value lies outside the percentiles of its draws, which are shifted from it"
     return Estimate(
         value=float(value),
-        standard_error=deviation if math.isfinite(deviation) else None,
-        low=float(low) if math.isfinite(low) else None,
-        high=float(high) if math.isfinite(high) else None,
+        standard_error=error,
+        low=low if math.isfinite(low) else None,
+        high=high if math.isfinite(high) else None,
         confidence=confidence,
         method=method,
-        reason=reason if np.isfinite([low, high]).all() else reason or "an end of the interval is infinite",
+        reason=reason,
     )
 
 

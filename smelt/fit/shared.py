@@ -15,7 +15,7 @@ import numpy as np
 from smelt.errors import BadInput
 from smelt.fit import binding, intervals, laws, solver, surface, tables
 from smelt.fit.binding import Bound
-from smelt.fit.checks import check_rows
+from smelt.fit.checks import DEAD_SHARE, check_own, check_rows
 from smelt.fit.result import Estimate, Flag, estimate, jsonable
 from smelt.fit.surface import SurfaceFit
 
@@ -52,6 +52,7 @@ class _Refit:
     bound: Bound
     weights: np.ndarray
     parameters_P: np.ndarray
+    places: dict[Hashable, np.ndarray]  # by group, of its rows in the order of their values
 
 
 def shared_names(law: laws.Law, shared: Collection[str]) -> tuple[str, ...]:
@@ -100,6 +101,7 @@ def fit_shared(
     `efficiencies`. Raises BadInput as `fit_surface` does, and for a group with fewer rows than parameters of its own.
     """
     law = laws.law(law)
+    shared = (shared,) if isinstance(shared, str) else shared
     first_delta, raw = surface.checked_objective(objective, delta)
     names = shared_names(law, shared)
     if len(loss) < 2 or list(columns) != list(loss):
@@ -108,12 +110,18 @@ def fit_shared(
         )
     losses = {group: tables.positive(f"loss of {group}", values) for group, values in loss.items()}
     arrays = {group: tables.positive_columns(columns[group], law.columns, len(losses[group])) for group in losses}
-    weight_N = np.concatenate(
-        [np.ones(len(v)) if weights is None else tables.positive("weights", weights[g]) for g, v in losses.items()]
-    )
-    num_rows = sum(len(values) for values in losses.values())
-    if len(weight_N) != num_rows:
-        raise BadInput(f"weights has {len(weight_N)} rows, the losses {num_rows}; give one a run")
+    if weights is not None:
+        _of_all("weights", weights, losses)
+    own_weights = {
+        g: np.ones(len(v)) if weights is None else tables.positive("weights", weights[g]) for g, v in losses.items()
+    }
+    for group, values in losses.items():
+        if len(own_weights[group]) != len(values):
+            raise BadInput(
+                f"weights of {group} has {len(own_weights[group])} rows, its loss {len(values)}; give one a run"
+            )
+    weight_N = np.concatenate(list(own_weights.values()))
+    num_rows = len(weight_N)
     num_own = len(law.parameters) - len(names)
     num_parameters = len(names) + num_own * len(losses)
     for group, values in losses.items():
@@ -122,7 +130,9 @@ def fit_shared(
                 f"{group} has {len(values)} rows for {num_own} parameters of its own; add runs or share more"
             )
     pooled = {name: np.concatenate([arrays[group][name] for group in losses]) for name in law.columns}
-    check_rows(law, pooled, num_parameters=num_parameters)
+    check_rows(law, pooled, np.concatenate(list(losses.values())), num_parameters=num_parameters)
+    for group in losses:
+        check_own(law, arrays[group], names, str(group))
 
     logs = {group: {name: np.log(values) for name, values in table.items()} for group, table in arrays.items()}
     log_loss = {group: np.log(values) for group, values in losses.items()}
@@ -169,8 +179,19 @@ def fit_shared(
         num_rows=num_rows,
         num_parameters=num_parameters,
         warnings=tuple(flags),
-        refit=_Refit(bound=bound, weights=weight_N, parameters_P=best_P),
+        refit=_Refit(
+            bound=bound,
+            weights=weight_N,
+            parameters_P=best_P,
+            places={group: tables.places([*arrays[group].values(), losses[group]]) for group in losses},
+        ),
     )
+
+
+def _of_all(name: str, by_group: Mapping, groups: Mapping) -> None:
+    missing = [group for group in groups if group not in by_group]
+    if missing:
+        raise BadInput(f"{name} has nothing of {missing[0]!r}; give it for every group, {', '.join(map(str, groups))}")
 
 
 def _starts(bound: Bound, logs: Mapping, log_loss: Mapping, weight_N: np.ndarray) -> np.ndarray:
@@ -225,16 +246,16 @@ def bootstrap_shared(
     """
     if counts is None:
         if units is None:
-            labels = {group: [(str(group), row) for row in range(one.num_rows)] for group, one in fit.fits.items()}
+            labels = {g: [(str(g), place) for place in places.tolist()] for g, places in fit.refit.places.items()}
         else:
-            labels = {group: list(units[group]) for group in fit.fits}
-        for group, one in fit.fits.items():
-            if len(labels[group]) != one.num_rows:
-                raise BadInput(
-                    f"units of {group} has {len(labels[group])} labels for {one.num_rows} rows; give one a row"
-                )
+            _of_all("units", units, fit.fits)
+            labels = {g: tables.labels(f"units of {g}", units[g], one.num_rows) for g, one in fit.fits.items()}
         counts = intervals.joint_counts(labels, draws=draws, seed=seed)
-    together_RN = np.concatenate([counts[group] for group in fit.fits], axis=1)
+    _of_all("counts", counts, fit.fits)
+    counts = {g: surface.checked_counts(f"counts of {g}", counts[g], one.num_rows) for g, one in fit.fits.items()}
+    if len({len(array) for array in counts.values()}) > 1:
+        raise BadInput(f"counts has {[len(array) for array in counts.values()]} draws; give every group as many")
+    together_RN = np.concatenate(list(counts.values()), axis=1)
     bound = fit.refit.bound
     degrees = fit.num_rows - fit.num_parameters
     parameters_RP = surface.redrawn(bound.problem, fit.refit.parameters_P, fit.refit.weights * together_RN)
@@ -251,13 +272,22 @@ def bootstrap_shared(
     return dataclasses.replace(fit, fits=fits)
 
 
+def dead_terms(fit: SurfaceFit) -> set[str]:
+    """Coefficients of falling terms that add nothing where they add most, at the smallest columns of the rows."""
+    corner = {name: np.array([fit.column_ranges[name][0]]) for name in fit.law.columns}
+    logs, loss = laws.log_columns(fit.law, fit.parameters, corner), fit.predict(corner)[0]
+    falling = [term for term in fit.law.terms if all(power.sign < 0 for power in term.powers)]
+    return {t.coefficient for t in falling if laws.term_loss(t, fit.parameters, logs)[0] < DEAD_SHARE * loss}
+
+
 def efficiencies(fit: SharedFit, reference: Hashable) -> dict[Hashable, dict[str, Estimate]]:
     """What a unit of each column is worth in each group, in units of the reference's: rho in A_ref (rho N)^-alpha.
 
     Group -> column -> estimate, for terms whose exponents are shared and whose first factor falls with its column:
     rho = (A_ref / A)^(1 / alpha). 1.2 of num_params: the group's parameters do the work of 1.2 times as many of the
     reference's. The floor is no efficiency: share it, or read this as of the reducible loss alone. Volkova et al. 2026,
-    arXiv 2602.07712. Raises BadInput for an unknown reference and where no term is of that kind.
+    arXiv 2602.07712. Raises BadInput for an unknown reference and where no term is of that kind. A term that ended at
+    zero has no worth, but the reason.
 
     >>> sizes, tokens = [1e7, 1e8, 1e9] * 3, [1e9] * 3 + [1e10] * 3 + [1e11] * 3
     >>> columns = {"num_params": sizes, "num_tokens": tokens}
@@ -291,15 +321,16 @@ def efficiencies(fit: SharedFit, reference: Hashable) -> dict[Hashable, dict[str
             log_ratio = np.log(base_values[coefficient]) - np.log(values[coefficient])
             return np.exp(log_ratio / -np.asarray(power.value(values)))
 
-    return {
-        group: {
-            column: estimate(
-                float(worth(one.parameters, base.parameters, coefficient, power)),
-                None if one.draws is None or base.draws is None else worth(one.draws, base.draws, coefficient, power),
-                method=method,
-                spread=max(one.spread, base.spread),
-            )
-            for column, (coefficient, power) in terms.items()
-        }
-        for group, one in fit.fits.items()
-    }
+    def estimated(group: Hashable, coefficient: str, power: laws.Power) -> Estimate:
+        one = fit.fits[group]
+        died = next((name for name in (group, reference) if coefficient in dead_terms(fit.fits[name])), None)
+        if died is not None:
+            return estimate(None, method=method, reason=f"the term of {coefficient} ended at zero in {died}")
+        return estimate(
+            float(worth(one.parameters, base.parameters, coefficient, power)),
+            None if one.draws is None or base.draws is None else worth(one.draws, base.draws, coefficient, power),
+            method=method,
+            spread=max(one.spread, base.spread),
+        )
+
+    return {group: {column: estimated(group, *term) for column, term in terms.items()} for group in fit.fits}

@@ -5,7 +5,8 @@ Logarithms are taken of every column, so each must be finite and above zero. Int
 what is resampled as one.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ from smelt.fit.result import Flag
 
 SIZES = ("budget_flops", "num_params", "num_tokens", "train_flops")
 CURRENCIES = ("train_secs", "stored_bytes")  # what a run cost besides FLOPs
+# Columns are multiplied with one another (6 N D): two numbers inside these ends have a product that is one.
+SMALLEST, LARGEST = 1e-150, 1e150
+ROUNDED_LOG = 1e-9  # budgets closer than that are one: rounding, and the twelve digits of a file, not a design
 ONE_GROUP = "all"  # the name of the rows of a table without groups
 # A budget's runs end on whole steps; further from the nominal budget than this, an IsoFLOP curve is not one.
 MAX_BUDGET_MISS = 0.02
@@ -23,26 +27,110 @@ MAX_BUDGET_MISS = 0.02
 
 def positive(name: str, values: Sequence | np.ndarray) -> np.ndarray:
     """`values` as a float64 vector of finite positive numbers, or BadInput with the first that is not."""
-    try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise BadInput(f"{name} holds something that is no number: {_first_non_number(values)!r}") from None
-    if array.ndim != 1:
-        raise BadInput(f"{name} has shape {array.shape}; give one number a row")
-    bad = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
+    array = numbers(name, values)
+    bad = np.flatnonzero(~((array >= SMALLEST) & (array <= LARGEST)))
     if bad.size:
         row = int(bad[0])
+        if 0 < array[row] < math.inf:
+            raise BadInput(
+                f"{name} is {array[row]:g} in row {row}; give it in a unit between {SMALLEST:g} and {LARGEST:g}"
+            )
         raise BadInput(f"{name} is {array[row]:g} in row {row}; a fit needs finite numbers above 0: leave the row out")
     return array
 
 
-def _first_non_number(values: Sequence) -> object:
+def numbers(name: str, values: Sequence | np.ndarray) -> np.ndarray:
+    """`values` as a float64 vector, NaN and infinity included; BadInput for anything that is no number a row.
+
+    Truth values, times and complex numbers are refused, which NumPy would turn into numbers, and masked entries, whose
+    numbers it would show.
+    """
+    if not (hasattr(values, "__len__") and hasattr(values, "__getitem__")) or isinstance(values, Mapping):
+        raise BadInput(f"{name} is of the type {type(values).__name__}; give a list or an array, one number a row")
+    mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
+    if mask is not None and mask.any():
+        raise BadInput(f"{name} is masked in row {int(np.flatnonzero(mask.ravel())[0])}: leave the row out")
+    kind = getattr(getattr(values, "dtype", None), "kind", "O")
+    if kind in "bcmM" or (kind == "O" and any(isinstance(value, bool | np.bool_) for value in values)):
+        what = {"c": "complex numbers", "m": "times", "M": "times"}.get(kind, "truth values")
+        raise BadInput(f"{name} holds {what}; give one number a row")
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise BadInput(f"{name} holds something that is no number: {_first_non_number(values)}") from None
+    if array.ndim != 1:
+        raise BadInput(f"{name} has shape {array.shape}; give one number a row")
+    return array
+
+
+def number(name: str, value: Any, words: str, low: float = -math.inf, high: float = math.inf) -> float:
+    """A finite number between `low` and `high`, both excluded; BadInput with `words` for what should be given."""
+    try:
+        found = float("nan") if isinstance(value, bool | np.bool_ | str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    if not (math.isfinite(found) and low < found < high):
+        raise BadInput(f"{name} is {value!r}; give {words}")
+    return found
+
+
+def asked(name: str, values: Sequence | np.ndarray | float) -> np.ndarray:
+    """Points that are asked about, one or several, as a vector of finite numbers above 0."""
+    several = [values] if np.ndim(values) == 0 and not isinstance(values, Iterable) else values
+    array = numbers(name, several)
+    bad = np.flatnonzero(~((array >= SMALLEST) & (array <= LARGEST)))
+    if bad.size:
+        raise BadInput(f"{name} is {array[bad[0]]:g}; give numbers above 0, {SMALLEST:g} to {LARGEST:g}")
+    return array
+
+
+def labels(name: str, values: Iterable[Hashable], num_rows: int | None = None) -> list:
+    """One label a row; BadInput for another number of them, for a missing one (None, NaN), and for lists as labels."""
+    found = list(values)
+    if num_rows is not None and len(found) != num_rows:
+        raise BadInput(f"{name} has {len(found)} labels for {num_rows} rows; give one a row")
+    for row, label in enumerate(found):
+        try:
+            hash(label)
+            missing = label is None or bool(label != label)  # NaN, and pandas' NA
+        except TypeError:
+            missing = type(label).__name__ in ("NAType", "NaTType")
+            if not missing:
+                raise BadInput(f"{name} is {label!r} in row {row}; a label is a word or a number") from None
+        if missing:
+            raise BadInput(f"{name} is {label} in row {row}; label every row, or leave it out")
+    return found
+
+
+def places(columns: Sequence[np.ndarray]) -> np.ndarray:
+    """The place of each row in the order of its values, first column first; the order of a file does not move it."""
+    order = np.lexsort(list(columns)[::-1])
+    found = np.empty(len(order), dtype=int)
+    found[order] = np.arange(len(order))
+    return found
+
+
+def one_number_a_budget(budgets: np.ndarray) -> np.ndarray:
+    """Budgets that differ by rounding alone (6 N D of each row) as one number, the smallest of them.
+
+    >>> float(np.ptp(one_number_a_budget(np.array([1e18, 1e18 * (1 + 1e-14)]))))
+    0.0
+    """
+    order = np.argsort(budgets, kind="stable")
+    rising = budgets[order]
+    first = np.concatenate([[True], np.diff(np.log(rising)) > ROUNDED_LOG])
+    found = np.empty_like(budgets)
+    found[order] = rising[first][np.cumsum(first) - 1]
+    return found
+
+
+def _first_non_number(values: Sequence) -> str:
     for value in values:
         try:
             float(value)
-        except (TypeError, ValueError):
-            return value
-    return values
+        except (TypeError, ValueError, OverflowError):
+            return repr(value) if len(repr(value)) < 60 else f"{repr(value)[:50]}..."
+    return f"a {type(values).__name__}"
 
 
 def positive_columns(
@@ -80,28 +168,33 @@ def rows_of_groups(
     table: Mapping[str, Sequence], loss_column: str, law: Law, flops_per_unit: float | None
 ) -> tuple[dict, list[dict], list[Flag], str]:
     """Checked columns, what is left out, flags, and what the bootstrap resamples in words."""
+    if flops_per_unit is not None:
+        number("flops_per_unit", flops_per_unit, "k of C = k N D, 6 by Chinchilla's count", low=0)
     optional = [name for name in (*SIZES, *CURRENCIES) if name in table]
     needed = list(dict.fromkeys([*optional, *_needed(law, table), loss_column]))
     for name in needed:
         if name not in table:
-            raise BadInput(f"the table has no column {name!r}; give it, have {', '.join(table) or 'none'}")
-    num_rows = len(table[loss_column])
-    for name in table:
-        if len(table[name]) != num_rows:
-            raise BadInput(f"{name} has {len(table[name])} rows, {loss_column} {num_rows}; give one a run")
-    losses = list(table[loss_column])
+            raise BadInput(f"the table has no column {name!r}; give it, have {', '.join(map(str, table)) or 'none'}")
+    table = {name: _listed(name, table[name]) for name in table}
+    losses = table[loss_column]
+    num_rows = len(losses)
+    for name, values in table.items():
+        if len(values) != num_rows:
+            raise BadInput(f"{name} has {len(values)} rows, {loss_column} {num_rows}; give one a run")
     kept = [i for i, value in enumerate(losses) if value is not None]
-    labels = list(table.get("run_id", table.get("row", range(num_rows))))
-    groups = [str(group) for group in table["group"]] if "group" in table else [ONE_GROUP] * num_rows
+    named = table.get("run_id", table.get("row", range(num_rows)))
+    groups = [str(g) for g in labels("group", table["group"], num_rows)] if "group" in table else [ONE_GROUP] * num_rows
     left_out = [
-        {"row": i, "run_id": labels[i], "group": groups[i], "reason": f"{loss_column} is null"}
+        {"row": i, "run_id": named[i], "group": groups[i], "reason": f"{loss_column} is null"}
         for i in range(num_rows)
         if losses[i] is None
     ]
     if not kept:
         raise BadInput(f"no row of {num_rows} has a {loss_column}; there is nothing to fit")
-    numbers = {name: [table[name][i] for i in kept] for name in needed}
-    rows: dict[str, Any] = positive_columns(numbers, list(numbers))
+    given = {name: [table[name][i] for i in kept] for name in needed}
+    rows: dict[str, Any] = positive_columns(given, list(given))
+    if "budget_flops" in rows:
+        rows["budget_flops"] = one_number_a_budget(rows["budget_flops"])
     rows["loss_nats"] = rows.pop(loss_column)
     if flops_per_unit is not None and "train_flops" not in rows and {"num_params", "num_tokens"} <= rows.keys():
         rows["train_flops"] = flops_per_unit * rows["num_params"] * rows["num_tokens"]
@@ -113,12 +206,12 @@ def rows_of_groups(
     if left_out:
         flags.append(Flag(code="rows_left_out", message=f"{len(left_out)} of {num_rows} rows have no {loss_column}"))
     if "flops_per_token" in table and "flops_per_token" in rows:
-        given = positive("flops_per_token", [table["flops_per_token"][i] for i in kept])
-        ratio = rows["flops_per_token"] / given
+        stated = positive("flops_per_token", [table["flops_per_token"][i] for i in kept])
+        ratio = rows["flops_per_token"] / stated
         worst = int(np.argmax(np.abs(np.log(ratio))))
         if abs(np.log(ratio[worst])) > 0.02:
             raise BadInput(
-                f"flops_per_token is {given[worst]:.6g} in row {kept[worst]}, where train_flops / num_tokens is "
+                f"flops_per_token is {stated[worst]:.6g} in row {kept[worst]}, where train_flops / num_tokens is "
                 f"{rows['flops_per_token'][worst]:.6g}; give training FLOPs per token, forward and backward"
             )
     if {"train_flops", "budget_flops"} <= rows.keys():
@@ -133,8 +226,8 @@ def rows_of_groups(
                 )
             )
     rows["group"] = np.array([groups[i] for i in kept], dtype=object)
-    rows["label"] = [labels[i] for i in kept]
-    unit_words = _label_units(table, rows, kept)
+    rows["label"] = [named[i] for i in kept]
+    unit_words = _label_units(law, table, rows, kept)
     known = ("budget_flops", "num_params", "num_tokens", "loss_nats", *law.columns)
     checked = {name: rows[name] for name in dict.fromkeys(known) if name in rows}
     checked["group"] = np.unique(rows["group"].astype(str), return_inverse=True)[1].astype(float)
@@ -153,11 +246,19 @@ def _needed(law: Law, table: Mapping) -> list[str]:
     return made
 
 
-def _label_units(table: Mapping[str, Sequence], rows: dict[str, Any], kept: Sequence[int]) -> str:
+def _listed(name: str, values: Sequence) -> list:
+    """The entries of a column by their place, whatever index a table keeps beside them."""
+    if isinstance(values, str | bytes | Mapping) or not (hasattr(values, "__len__") and hasattr(values, "__iter__")):
+        raise BadInput(f"{name} is {values!r:.60}; give a list or an array, one entry a run")
+    return list(values)
+
+
+def _label_units(law: Law, table: Mapping[str, Sequence], rows: dict[str, Any], kept: Sequence[int]) -> str:
     """Adds `cell`, by which partners are known, and `unit`, what is resampled as one; returns the latter in words."""
 
     def named(column: str) -> list[str]:
-        return [str(table[column][i]) for i in kept]
+        found = labels(column, table[column])
+        return [str(found[i]) for i in kept]
 
     if "pair" in table:
         rows["cell"] = named("pair")
@@ -174,5 +275,6 @@ def _label_units(table: Mapping[str, Sequence], rows: dict[str, Any], kept: Sequ
         if column in table:
             rows["unit"] = named(column)
             return f"rows of one {column}"
-    rows["unit"] = list(range(len(kept)))
+    groups = np.unique(rows["group"].astype(str), return_inverse=True)[1]
+    rows["unit"] = places([groups, *(rows[name] for name in law.columns), rows["loss_nats"]]).tolist()
     return "rows"

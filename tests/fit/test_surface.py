@@ -307,7 +307,7 @@ def test_a_shape_can_be_held_and_a_coefficient_cannot():
 
 def test_rows_of_one_unit_are_drawn_together_and_widen_the_interval():
     columns, losses = chinchilla_twin(seed=7, num_rows=60)
-    alone = fit.bootstrap(fit.fit_surface(columns, losses, "chinchilla"), draws=400, widen=False)
+    alone = fit.bootstrap(fit.fit_surface(columns, losses, "chinchilla"), units=range(60), draws=400, widen=False)
     thrice = {name: np.tile(values, 3) for name, values in columns.items()}
     copies = fit.fit_surface(thrice, np.tile(losses, 3), "chinchilla")
     assert "duplicated_rows" in {flag.code for flag in copies.warnings}
