@@ -6,7 +6,7 @@ both are asked in the same words. The numbers come from `smelt.fit`, the tables 
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +21,12 @@ Words = UseAppendAction[tuple[tuple[str, ...], ...]]  # an option's words, all o
 Numbers = UseAppendAction[tuple[tuple[float, ...], ...]]
 Asked = Annotated[
     Positional[str], arg(metavar="NAME|FIT.json", help="an experiment, or a fit that smelt fit --csv --out wrote")
+]
+LossColumn = Annotated[
+    str | None,
+    arg(
+        help="another loss of an experiment: bits_per_byte, or a domain of its validation (code, or val_loss_nats.code)"
+    ),
 ]
 Currency = Annotated[str, arg(help="flops, secs, bytes, or flops+inference:TOKENS (training and TOKENS to serve)")]
 CURRENCIES = {"secs": "train_secs", "bytes": "stored_bytes"}
@@ -287,7 +293,9 @@ def _fit_experiment(
         print_json(result)
         return EXIT_DONE
     lines = [headline["sentence"] for headline in result["headline"].values()]
-    for table in (written.savings(result), written.exponents(result), *compared, written.tests(result)):
+    saved = written.savings(result)
+    saved = replace(saved, note=f"{saved.note} {fits.SHARE}") if saved.rows else saved
+    for table in (saved, written.exponents(result), *compared, written.tests(result)):
         lines += ["", shown(table)] if table.rows or table.note else []
     found = flags.warnings(result["warnings"], words.run_names(result))
     lines += [""] + [
@@ -374,7 +382,9 @@ def _told(files: Sequence[Path], folder: Path) -> None:
     say(f"{terminal.plural(len(files), 'file')} in {folder}")
 
 
-def _fits_of(word: str, reference: str | None, draws: int | None) -> tuple[Any, dict[str, Any]]:
+def _fits_of(
+    word: str, reference: str | None, draws: int | None, loss_column: str | None
+) -> tuple[Any, dict[str, Any]]:
     """The fits of an experiment or of a FIT.json, with their draws; and what the loss is."""
     from smelt import analysis, fitted
     from smelt import fit as fitting
@@ -386,21 +396,34 @@ def _fits_of(word: str, reference: str | None, draws: int | None) -> tuple[Any, 
     if word.endswith(".json"):
         if draws is not None:
             raise BadInput(f"--draws says nothing about {word}: it was fitted with its own")
+        if loss_column is not None:
+            raise BadInput(f"--loss-column says nothing about {word}: it was fitted to one loss")
         table, groups = fitted.asked(Path(word), reference)
         about = {"loss": table.loss, "loss_unit": table.loss_unit, "notes": list(table.notes)}
         return groups, {**about, "warnings": [{**fitting.jsonable(flag), "group": None} for flag in table.warnings]}
     experiment, rows = rows_of(word)
-    table = analysis.table(rows)
+    loss = _loss_column(rows, loss_column)
+    table = analysis.table(rows, loss)
     kept = {row["run_id"]: row for row in rows}
     secs = [kept[run_id]["train_secs"] for run_id in table["run_id"]]
     if all(secs):
         table["train_secs"] = secs
     table["stored_bytes"] = [BYTES_A_PARAMETER * kept[run_id]["num_params_total"] for run_id in table["run_id"]]
-    groups = fitting.fit_groups(
-        table, reference or experiment.grid.reference, loss_column=analysis.LOSS, draws=draws or DRAWS
-    )
+    groups = fitting.fit_groups(table, reference or experiment.grid.reference, loss_column=loss, draws=draws or DRAWS)
     notes = [f"stored_bytes is {BYTES_A_PARAMETER} bytes a parameter, embedding and head included"]
-    return groups, {"loss": analysis.LOSS, "loss_unit": "nats per token", "notes": notes, "warnings": []}
+    unit = "bits per byte" if loss == analysis.BITS else "nats per token"
+    return groups, {"loss": loss, "loss_unit": unit, "notes": notes, "warnings": []}
+
+
+def _loss_column(rows: Sequence[Mapping[str, Any]], asked: str | None) -> str:
+    """A column of losses by its name or its domain's; the validation loss where none is asked for."""
+    from smelt import analysis
+
+    known = analysis.loss_columns(rows)
+    named = next((name for name in known if asked in (name, name.removeprefix(f"{analysis.LOSS}."))), None)
+    if asked is not None and named is None:
+        raise BadInput(f"there is no loss {asked!r}: choose one of {', '.join(known)}")
+    return named or analysis.LOSS
 
 
 def predict(
@@ -413,6 +436,7 @@ def predict(
     group: Annotated[str | None, arg(help="only this group or variant")] = None,
     fixed: Annotated[Words, arg(help="COLUMN=VALUE of the law's further columns: density=0.05")] = (),
     currency: Currency = "flops",
+    loss_column: LossColumn = None,
     draws: Annotated[int | None, arg(help="bootstrap draws of an experiment's fit")] = None,
     tables: Tables = None,
     json: Json = False,
@@ -438,7 +462,7 @@ def predict(
     columns = {column: _counted(column, text) for column, text in columns.items()}
     if not flat(flops) and not columns:
         raise BadInput("nothing is asked: give --flops X, or --num-params N --num-tokens D")
-    groups, about = _fits_of(name, None, draws)
+    groups, about = _fits_of(name, None, draws, loss_column)
     replaced = dict(assignments(flat(fixed), float))
     held = {column for options in groups.frontier_options.values() for column in options}
     for column in groups.law.columns if columns else ():
@@ -463,7 +487,16 @@ def predict(
         print_json(result)
         return EXIT_DONE
     lines = [part for table in made.values() for part in ("", shown(table))]
-    print("\n".join([groups.law.equation, *(about["notes"] if paid else []), *lines, *warning_lines(flags)]))
+    print(
+        "\n".join(
+            [
+                f"{groups.law.equation}, of {about['loss']}",
+                *(about["notes"] if paid else []),
+                *lines,
+                *warning_lines(flags),
+            ]
+        )
+    )
     return EXIT_DONE
 
 
@@ -485,6 +518,7 @@ def savings(
     variant: Annotated[str | None, arg(help="only this group or variant")] = None,
     reference: Annotated[str | None, arg(help="another reference than the fit's own")] = None,
     currency: Currency = "flops",
+    loss_column: LossColumn = None,
     draws: Annotated[int | None, arg(help="bootstrap draws of an experiment's fit")] = None,
     tables: Tables = None,
     json: Json = False,
@@ -500,7 +534,7 @@ def savings(
     at_least("--draws", draws, 2)
     if flat(at) and flat(loss):
         raise BadInput("--at asks at budgets and --loss at losses: give one of them")
-    groups, about = _fits_of(name, reference, draws)
+    groups, about = _fits_of(name, reference, draws, loss_column)
     others = [variant] if variant is not None else list(groups.names[1:])
     if not others:
         raise BadInput(f"{name} has one group only, {groups.reference}: a saving is over another (smelt fit --group)")
@@ -534,7 +568,8 @@ def savings(
     if json:
         print_json(result)
         return EXIT_DONE
-    print("\n".join([*(about["notes"] if paid else []), shown(made), *warning_lines(flags)]))
+    of = [] if loss_column is None else [f"of {about['loss']} ({about['loss_unit']})"]
+    print("\n".join([*of, *(about["notes"] if paid else []), shown(made), *warning_lines(flags)]))
     return EXIT_DONE
 
 

@@ -9,7 +9,8 @@ from tyro.conf import Positional, arg
 
 from smelt.cli import pilots
 from smelt.cli import planned as telling
-from smelt.cli.words import Json, assignments, at_least, print_json
+from smelt.cli.fits import TABLE_ENDS
+from smelt.cli.words import Json, Tables, assignments, at_least, print_json, say
 from smelt.errors import EXIT_DONE, EXIT_FAILED, BadInput
 
 Kind = Literal["isoflop", "branches"]
@@ -54,6 +55,7 @@ def power(
     objective: Annotated[Objective, arg(help="of the fits to come")] = "huber_log",
     delta: Annotated[str, arg(help="Huber's threshold of the fits to come: a number, or auto")] = "auto",
     figure: Annotated[Path | None, arg(help="also draw it: a .svg, .pdf or .png file")] = None,
+    tables: Tables = None,
     json: Json = False,
 ) -> int:
     """Say how wide the intervals of a grid will be and the smallest saving it can see; find the cheapest that suffices.
@@ -170,6 +172,11 @@ def power(
     result["sentences"] = telling.sentences(result)
     if figure is not None:
         _draw(result, figure)
+    if tables is not None:
+        from smelt.report import planned as made
+        from smelt.report.tables import write
+
+        say(f"{len(write(made.of_power(result), tables))} files in {tables}")
     print_json(result) if json else print("\n".join(telling.lines(result)))
     return EXIT_FAILED if result["reaches"] is False else EXIT_DONE
 
@@ -198,6 +205,10 @@ def _pilot(
     if source is None:
         assert law is not None
         return pilots.of_numbers(law, parameters, flops_per_unit)
+    if source.endswith(TABLE_ENDS):
+        raise BadInput(
+            f"{source} is a table: fit it first (smelt fit --csv {source} ... --out FIT.json), then smelt power FIT.json"
+        )
     if source.endswith(".json"):
         if law is not None:
             raise BadInput(f"{source} names its own law: leave --law out")

@@ -107,7 +107,8 @@ def intervals(
     assumes = ["the bootstrap takes units that are drawn independently"]
     if jackknives:
         headings["jackknife"] = True
-        assumes.append(f"the jackknife {next(iter(jackknives.values()))['assumes']} (budgets)")
+        said = next(iter(jackknives.values()))["assumes"].replace(" groups ", " budgets ")
+        assumes.append(f"the jackknife {said}")
     if profiles:
         headings["profile"] = True
         assumes.append("the profile rows that are independent and scatter alike")

@@ -300,3 +300,24 @@ def test_a_table_without_rows_is_not_printed(tmp_path, monkeypatch, capsys):
     out = done(capsys, "fit", "--csv", "points.csv", *words)
     assert "\n\n\n" not in out
     assert "question" not in out
+
+
+def test_an_experiment_is_asked_for_another_loss(theirs, capsys, monkeypatch):
+    monkeypatch.setenv("SMELT_RUNS", str(theirs))
+    words = ["predict", "quickstart", "--flops", "2e11", "--draws", "60", "--group", "baseline"]
+    losses = {}
+    for asked, column in (("bits_per_byte", "bits_per_byte"), ("code", "val_loss_nats.code"), (None, "val_loss_nats")):
+        found = as_json(capsys, *words, *(["--loss-column", asked] if asked else []))
+        assert found["loss"] == column
+        losses[column] = found["optima"][0]["loss"]["value"]
+    assert losses["bits_per_byte"] == pytest.approx(losses["val_loss_nats"] / np.log(2), rel=0.02)
+    assert losses["val_loss_nats.code"] < losses["val_loss_nats"]
+    text = done(capsys, "savings", "quickstart", "--draws", "60", "--loss-column", "bits_per_byte")
+    assert text.startswith("of bits_per_byte (bits per byte)\n")
+    done(capsys, *FIT, "--out", "fit.json")
+    for place, message in (
+        ("quickstart", "there is no loss 'perplexity': choose one of val_loss_nats"),
+        ("fit.json", "--loss-column says nothing"),
+    ):
+        code, out, err = smelt(capsys, "predict", place, "--flops", "1e18", "--loss-column", "perplexity")
+        assert (code, out, message in err) == (2, "", True)

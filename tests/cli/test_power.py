@@ -1,6 +1,7 @@
 """What `smelt power` says of a grid before it is paid for: from an experiment, a fit and numbers."""
 
 import ast
+import csv
 import json
 import math
 import re
@@ -156,6 +157,20 @@ def test_the_figure_is_the_same_for_the_same_question(capsys, tmp_path):
         assert smelt(capsys, *GIVEN, *SEARCH, "--seeds", 1, "--figure", file)[0] == EXIT_DONE
     assert files[0].read_bytes() == files[1].read_bytes()
     assert files[2].read_bytes().startswith(b"%PDF")
+
+
+def test_tables_hold_every_run_and_width_of_the_chosen_grid(capsys, tmp_path):
+    found = told(capsys, *GIVEN, *SEARCH, "--seeds", 1, "--tables", tmp_path / "t")
+    written = {}
+    for name in ("candidates", "runs", "widths"):
+        with open(tmp_path / "t" / f"{name}.csv", newline="") as file:
+            written[name] = list(csv.DictReader(file))
+    assert len(written["candidates"]) == len(found["candidates"])
+    assert len(written["runs"]) == sum(len(row["indices"]) for row in found["grid"]["sizes"])
+    saving = next(row for row in written["widths"] if row["quantity"] == "saving")
+    assert float(saving["high"]) == pytest.approx(found["planned"]["widths"]["saving"]["high"], rel=1e-6)
+    smelt(capsys, *GIVEN, *GRID, "--tables", tmp_path / "one")
+    assert {path.stem for path in (tmp_path / "one").iterdir()} == {"runs", "widths"}
 
 
 def test_figures_are_drawn_of_one_grid_and_of_one_group(capsys, tmp_path):
