@@ -1,6 +1,7 @@
 """Rows of an experiment -> one dict that `smelt fit`, the report and the notebook show: laws, savings, spread, costs.
 
-    losses        one `fit.group_analysis` a loss column: validation, each of its domains, bits per byte
+    losses        the fits of each loss column (`fit.summary`): validation, each of its domains, bits per byte
+    examined      what the validation loss's fits hang on, and whether they show a floor and shared exponents
     headline      a variant's saving at the largest budget shared with the reference, and its verdict in a sentence
     pairs         loss differences of matched pairs, which need no law
     seed_spread, match, device, provenance, left_out, warnings
@@ -23,6 +24,7 @@ import numpy as np
 
 from smelt import fit, verdict
 from smelt.errors import BadInput
+from smelt.fit import examine, summary
 from smelt.ledger import Row
 from smelt.verdict import compact
 
@@ -46,7 +48,7 @@ def loss_columns(rows: Sequence[Row]) -> list[str]:
 
 
 def table(rows: Sequence[Row], loss_column: str = LOSS) -> dict[str, list]:
-    """Columns for `fit.group_analysis`: finished rows of the grid; the group is the variant, the pair label the size.
+    """Columns for `fit.fit_groups`: finished rows of the grid; the group is the variant, the pair label the size.
 
     Raises BadInput where there is no such row.
     """
@@ -91,14 +93,17 @@ def analyse(
     """
     losses: dict[str, Any] = {}
     reasons: dict[str, str] = {}
+    examined = None
     for column in loss_columns(rows):
         columns = table(rows, column)
         try:
-            losses[column] = fit.group_analysis(
-                columns, reference, loss_column=column, draws=draws, seed=seed, delta=delta
-            )
+            fits = fit.fit_groups(columns, reference, loss_column=column, draws=draws, seed=seed, delta=delta)
         except BadInput as error:
             losses[column], reasons[column] = None, str(error)
+            continue
+        losses[column] = summary.written(fits)
+        if column == LOSS:
+            examined = _examined(fits)
     if not any(_in_grid(row, reference) for row in rows):
         reasons[LOSS] = f"{reference} has no finished run of the grid"
     variants = [reference, *dict.fromkeys(row["variant"] for row in rows if row["variant"] != reference)]
@@ -109,6 +114,7 @@ def analyse(
         "variants": in_grid,
         "losses": losses,
         "reasons": reasons,
+        "examined": examined,
         "headline": {
             name: headline(losses[LOSS], reasons.get(LOSS), name, reference, matched[name]) for name in matched
         },
@@ -124,6 +130,26 @@ def analyse(
     }
     analysis["warnings"] = _warnings(rows, analysis)
     return fit.jsonable(analysis)
+
+
+def _examined(fits: fit.Groups) -> dict[str, Any]:
+    """`fit.examine` as plain JSON; of a jackknife the intervals alone."""
+    found = fit.jsonable(examine.examine(fits))
+    for jackknife in found["jackknives"].values():
+        if jackknife is not None:
+            del jackknife["influence"]
+    return found
+
+
+def profiles(rows: Sequence[Row], reference: str, *, delta: float | str = "auto") -> dict[str, dict[str, Any]]:
+    """By variant and parameter of the validation loss's surface, how its objective rises as the parameter is held
+    elsewhere: `fit.Profile` as plain JSON, for figures. Empty where nothing is fitted."""
+    try:
+        # A profile asks for no draws; two are the fewest that are made.
+        fits = fit.fit_groups(table(rows), reference, loss_column=LOSS, draws=2, delta=delta)
+    except BadInput:
+        return {}
+    return fit.jsonable(examine.profiles(fits))
 
 
 def _at_largest(
@@ -362,7 +388,9 @@ def provenance(rows: Sequence[Row]) -> dict[str, list]:
 
 
 def _warnings(rows: Sequence[Row], analysis: Mapping[str, Any]) -> list[dict[str, str | None]]:
-    """code, message and the variant that it is about, None where it is about the whole."""
+    """code, message and the variant that it is about, None where it is about the whole; each once, those of the whole
+    and of the verdicts before those of single fits."""
+    overall = analysis["losses"][LOSS] or {"groups": {}, "savings": {}, "warnings": []}
     found: list[dict[str, str | None]] = []
 
     def warn(code: str, message: str, variant: str | None = None) -> None:
@@ -397,30 +425,20 @@ def _warnings(rows: Sequence[Row], analysis: Mapping[str, Any]) -> list[dict[str
         if head["reason"]:
             passed = "not that of the surface" if head["kind"] else "not known"
             warn("verdict_not_of_surface", f"{name}: the verdict is {passed}: {head['reason']}", name)
+        compared = overall["savings"].get(name)
+        for flag in [] if compared is None else summary.flags_of_crossing(compared):
+            crossed = verdict.crossed(name, analysis["reference"], compared["crossing"]).removeprefix(name)
+            warn(flag["code"], f"{name}: it{crossed}".replace("it's", "its", 1), name)
+        for flag in head["saving"]["warnings"] if head["saving"] else []:
+            warn(flag["code"], f"{name}: {flag['message']}", name)
     for column, reason in analysis["reasons"].items():
         warn("not_fitted", f"{column} is not fitted: {reason}")
-    overall = analysis["losses"][LOSS]
-    for flag in overall["warnings"] if overall else []:
+    for flag in overall["warnings"]:
         warn(flag["code"], flag["message"])
-    for name, group in (overall or {"groups": {}})["groups"].items():
+    for name, group in overall["groups"].items():
         for minimum in group["minima"]:
             for flag in minimum["warnings"]:
                 warn(flag["code"], f"{name}: {verdict.flagged(flag, minimum)}", name)
-        for part in ("allocation", "surface", "frontiers"):
-            for flag in _flags(group[part]):
-                warn(flag["code"], f"{name}: {flag['message']}", name)
-    for name, head in analysis["headline"].items():
-        for flag in _flags(head["saving"]):
+        for flag in summary.flags_of_group(group, analysis["examined"]["diagnostics"][name]):
             warn(flag["code"], f"{name}: {flag['message']}", name)
-    return found
-
-
-def _flags(value: Any) -> list[Mapping[str, str]]:
-    """All warnings inside a part of an analysis."""
-    found: list[Mapping[str, str]] = []
-    if isinstance(value, Mapping):
-        found += value.get("warnings") or []
-        found += [flag for key, item in value.items() if key != "warnings" for flag in _flags(item)]
-    elif isinstance(value, list | tuple):
-        found += [flag for item in value for flag in _flags(item)]
     return found

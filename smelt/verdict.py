@@ -128,6 +128,29 @@ def note(kind: str, why_no_surface: str) -> str:
     )
 
 
+def crossed(variant: str, reference: str, crossing: Mapping[str, Any]) -> str:
+    """Where the frontiers of the two cross, as `fit.crossing` found it, and what follows; or why they do not."""
+    compute, times = crossing["compute"], crossing["extrapolation"]
+    if times is None:
+        return compute["reason"].replace("the target's", f"{variant}'s").replace("the reference's", f"{reference}'s")
+    text = f"{variant}'s frontier and {reference}'s"
+    if compute["value"] is None:
+        return f"{text} do not cross near the budgets trained, but {times:.3g} times outside them"
+    text += f" cross at {compact(compute['value'])} FLOPs"
+    if times > 1 + 1e-6:
+        return f"{text}, {times:.3g} times outside the budgets trained"
+    if not is_bounded(compute):
+        return f"{text} as fitted, but the runs do not tell where, and so not which of the two is the better one"
+    above, below = (variant, reference) if crossing["better_above"] else (reference, variant)
+    interval = f"[{compact(compute['low'])}, {compact(compute['high'])}]"
+    return f"{text} {interval}: below it {below} is the better one, above it {above}, whatever a single saving says"
+
+
+def is_bounded(compute: Mapping[str, Any]) -> bool:
+    """Whether an estimated compute has an interval that ends on both sides; one at 0 or at infinity is no end."""
+    return compute["low"] is not None and compute["high"] is not None and compute["low"] > 0
+
+
 def flagged(flag: Mapping[str, str], minimum: Mapping[str, Any]) -> str:
     """A warning of an IsoFLOP minimum; a vertex outside the sizes is said by its side, far off without a number."""
     if flag["code"] != "vertex_outside":

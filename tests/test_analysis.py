@@ -40,6 +40,45 @@ def test_an_analysis_is_plain_json_and_the_same_for_the_same_rows(design):
     assert texts[0] == texts[1]
 
 
+def test_what_fits_hang_on_is_examined_and_its_flags_are_warnings_by_variant(design):
+    rows = synthetic.planted_rows(design)
+    odd = next(row for row in rows if row["variant"] == "scaled_heads" and row["role"] == "grid")
+    odd[LOSS] *= 1.1
+    found = analysis.analyse(rows, "baseline", draws=50)
+    diagnosed = found["examined"]["diagnostics"]["scaled_heads"]
+    assert [diagnosed["labels"][row] for row in diagnosed["outliers"]] == [odd["run_id"]]
+    outliers = [warning for warning in found["warnings"] if warning["code"] == "outlier_rows"]
+    assert [warning["variant"] for warning in outliers] == ["scaled_heads"]
+    assert odd["run_id"] in outliers[0]["message"]
+    assert set(found["examined"]["shared"]) == {"scaled_heads"}
+    assert "influence" not in found["examined"]["jackknives"]["baseline"]
+
+
+def test_no_warning_is_said_twice_and_those_on_verdicts_stand_before_those_on_fits(design):
+    rows = [row for row in synthetic.planted_rows(design, saving=-0.3) if row["role"] == "grid"]
+    for row in rows:  # the variant gains with compute: frontiers that cross inside the budgets
+        if row["variant"] == "scaled_heads":
+            row[LOSS] -= 0.13 * np.log(row["budget_flops"] / 1e11) - 0.02
+    found = analysis.analyse(rows, "baseline", draws=50)["warnings"]
+    assert len({(warning["code"], warning["message"]) for warning in found}) == len(found)
+    codes = [warning["code"] for warning in found]
+    crossed = found[codes.index("frontiers_cross")]
+    assert crossed["variant"] == "scaled_heads"
+    assert crossed["message"].startswith("scaled_heads: its frontier and baseline's cross at ")
+    assert codes.index("frontiers_cross") < codes.index("few_budgets")
+
+
+def test_profiles_are_made_of_the_same_surface_and_of_nothing_where_nothing_is_fitted(design):
+    rows = synthetic.planted_rows(design)
+    found = analysis.analyse(rows, "baseline", draws=50)
+    profiles = analysis.profiles(rows, "baseline", delta=found["settings"]["delta"])
+    for name, group in found["losses"][LOSS]["groups"].items():
+        for parameter, profile in profiles[name].items():
+            assert profile["interval"]["value"] == group["surface"]["parameters"][parameter]
+    alone = [row for row in rows if row["variant"] == "scaled_heads"]
+    assert analysis.profiles(alone, "baseline") == {}
+
+
 def test_a_diverged_run_enters_no_fit_and_is_listed_with_its_reason(design):
     lost = next(cell.run.run_id for cell in design.cells if cell.variant == "scaled_heads")
     found = analysis.analyse(synthetic.planted_rows(design, diverged=[lost]), "baseline", draws=50)
@@ -122,7 +161,7 @@ def test_a_grid_of_two_budgets_has_an_answer_or_a_reason(design):
 def test_a_variant_without_its_reference_has_a_reason_and_no_number(design):
     rows = [row for row in synthetic.planted_rows(design) if row["variant"] == "scaled_heads"]
     found = analysis.analyse(rows, "baseline", draws=50)
-    assert found["losses"][LOSS] is None
+    assert found["losses"][LOSS] is found["examined"] is None
     assert found["headline"]["scaled_heads"]["verdict"] == "unknown"
     assert "baseline" in found["headline"]["scaled_heads"]["reason"]
 

@@ -54,6 +54,22 @@ def test_an_edited_number_is_found(kept, tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("kept", "again", "paths"),
+    [
+        ({"value": 2.0}, {"value": 2.0 * (1 + 1e-7)}, []),
+        ({"value": 2.0}, {"value": 2.0 * (1 + 1e-5)}, ["x.value"]),
+        ({"influence": {"a": [0.01]}}, {"influence": {"a": [0.01 + 5e-7]}}, []),
+        ({"influence": {"a": [0.01]}}, {"influence": {"a": [0.01 + 5e-6]}}, ["x.influence.a[0]"]),
+        ({"value": 1.0, "low": 0.9, "high": 1.1}, {"value": 1.0, "low": 0.901, "high": 1.1}, []),
+        ({"value": 1.0, "low": 0.9, "high": 1.1}, {"value": 1.0, "low": 0.93, "high": 1.1}, ["x.low"]),
+        ({"reason": None}, {"reason": "none", "new": 1}, ["x.reason", "x.new"]),
+    ],
+)
+def test_rounding_is_no_difference_and_a_change_is(kept, again, paths):
+    assert [found["path"] for found in committed.differences(kept, again, "x")] == paths
+
+
 def test_an_unknown_result_names_the_known_ones(kept):
     with pytest.raises(BadInput, match=r"no committed result 'other' .* known are planted"):
         committed.read("other", kept)

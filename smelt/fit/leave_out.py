@@ -42,6 +42,7 @@ class HeldOut:
     low, high       95 % prediction intervals of the loss: parameters (as if normal) and one run's scatter
     hits            how many of the rows lie inside
     p_value         of Chow's test: how often would a law that holds miss all of them together by this much?
+    parameters      of that fit, and its allocation exponent
     """
 
     what: str
@@ -62,7 +63,7 @@ def left_out(
 ) -> tuple[dict[str, np.ndarray], tuple[WithoutWorst, ...], HeldOut | None]:
     """Influence by name [rows] in standard errors, the fits without the worst rows, and the largest rows predicted.
 
-    Adds to `reasons` why there is no prediction, where there is none.
+    Adds to `reasons` why there is no prediction or no influence, where there is none.
     """
     fit, count = rows.fit, rows.fit.num_rows
     step = _one_step(rows)
@@ -83,6 +84,9 @@ def left_out(
     influence = {name: step.get(name, np.full(count, np.nan)) / error for name, error in errors.items()}
     for name, error in errors.items():
         influence[name][singles] = (at[name] - values[name][: len(singles)]) / error
+    if count <= len(fit.law.parameters) + 1:
+        reasons["influence"] = f"without a row {count - 1} are left for {len(fit.law.parameters)} parameters"
+        influence = {}
     without = [WithoutWorst(num_left_out=0, rows=(), parameters={n: float(v) for n, v in at.items()})]
     for dropped in range(1, num_worst + 1):
         here = {name: float(value[len(singles) + dropped - 1]) for name, value in values.items()}
@@ -90,7 +94,7 @@ def left_out(
         without.append(WithoutWorst(num_left_out=dropped, rows=names, parameters=here))
     predicted = None
     if held is not None:
-        predicted = _held_out(rows, *held, {name: float(v[-1]) for name, v in parameters.items()}, reasons)
+        predicted = _held_out(rows, *held, {name: float(v[-1]) for name, v in values.items()}, reasons)
     return influence, tuple(without), predicted
 
 
@@ -120,7 +124,7 @@ def _largest(rows: Rows, reasons: dict[str, str]) -> tuple[str, np.ndarray] | No
             reasons["largest_out"] = "neither budgets nor size and tokens tell which rows are the largest"
             return None
         out = np.argsort(reach, kind="stable")[-max(1, round(TOP_FRAC * count)) :]
-        what = f"the {len(out)} rows of largest compute"
+        what = "the row of largest compute" if len(out) == 1 else f"the {len(out)} rows of largest compute"
     if count - len(out) < num_parameters + 2:
         reasons["largest_out"] = f"without {what} {count - len(out)} rows are left for {num_parameters} parameters"
         return None

@@ -22,10 +22,12 @@ from smelt.report import style
 from smelt.report.tables import label_of
 
 Analysis = Mapping[str, Any]
+CORRECTED: dict[str, Any] = {"marker": "D", "linestyle": "", "markersize": 5, "markerfacecolor": "white", "zorder": 6}
 
 
 def isoflop(analysis: Analysis) -> Figure | None:
-    """IsoFLOP curves, a panel a variant on shared axes; stars are minima with their intervals."""
+    """IsoFLOP curves, a panel a variant on shared axes; stars are minima with their intervals, diamonds those without
+    the parabola's bias."""
     losses = analysis["losses"][LOSS]
     if losses is None:
         return None
@@ -41,6 +43,10 @@ def isoflop(analysis: Analysis) -> Figure | None:
                 axes.plot(at, loss, "o", color=shades[budget], markersize=4.5, zorder=3)
                 _parabola(axes, minimum, at, loss, shades[budget])
                 ends[f"{compact(budget)} FLOPs"] = (at[-1], loss[-1], shades[budget])
+            for corrected in group["minima_corrected"]:
+                if corrected["inside"]:
+                    size, low = (corrected["estimates"][key]["value"] for key in ("num_params_opt", "loss_min"))
+                    axes.plot(size, low, color=shades[corrected["budget_flops"]], **CORRECTED)
             axes.set_xscale("log")
             axes.set_title(name, color=style.colour(analysis["variants"], name))
             axes.set_xlabel(label_of(analysis, "size"))
@@ -60,10 +66,12 @@ def isoflop(analysis: Analysis) -> Figure | None:
             bounded = any(minimum["estimates"]["num_params_opt"]["low"] is not None for minimum in inside)
             label = "minimum, 95 % interval" if bounded else "minimum, without an interval"
             handles.append(Line2D([], [], marker="*", color=style.SOFT, linestyle="", markersize=11, label=label))
+        if any(found["inside"] for group in losses["groups"].values() for found in group["minima_corrected"]):
+            handles.append(Line2D([], [], color=style.SOFT, label="without the parabola's bias", **CORRECTED))
         if len(inside) < len(minima):
             label = "no minimum inside the sizes"
             handles.append(Line2D([], [], color=style.SOFT, linestyle=":", label=label))
-        figure.legend(handles=handles, loc="outside upper right", ncols=2)
+        figure.legend(handles=handles, loc="outside upper right", ncols=3)
     return figure
 
 
@@ -227,14 +235,18 @@ def _allocation_line(axes: Axes, group: Mapping[str, Any], quantity: str, name: 
 
 
 def residuals(analysis: Analysis) -> Figure | None:
-    """What the fitted surfaces leave over, against parameters, tokens and compute."""
+    """What the fitted surfaces leave over, against those of parameters, tokens and compute that all groups have."""
     losses, names = analysis["losses"][LOSS], analysis["variants"]
     groups = {name: group for name, group in (losses or {"groups": {}})["groups"].items() if group["surface"]}
     if not groups:
         return None
     parts = {"num_params": label_of(analysis, "size"), "num_tokens": "training tokens", "budget_flops": "FLOPs"}
+    everywhere = (key for key in parts if all(group["rows"].get(key) is not None for group in groups.values()))
+    parts = {key: parts[key] for key in everywhere}
+    if not parts:
+        return None
     with style.styled():
-        figure, panels = style.panels(3, 3.1)
+        figure, panels = style.panels(len(parts), 3.1)
         for axes, (column, title) in zip(panels, parts.items(), strict=True):
             for index, (name, group) in enumerate(groups.items()):
                 nudge = style.beside(group["rows"][column], index, len(groups))

@@ -21,16 +21,9 @@ from smelt import fit
 from smelt.analysis import compact
 from smelt.report import style
 from smelt.report.tables import short
+from smelt.report.words import COLUMNS
 
 LINE, POINT, ODD = style.COLOURS[0], style.COLOURS[0], style.COLOURS[1]
-WORDS = {
-    "num_params": "parameters",
-    "num_tokens": "training tokens",
-    "flops_per_token": "training FLOPs per token",
-    "compute_flops": "training FLOPs",
-    "compute": "size \u00d7 tokens",
-    "tokens per size": "tokens per size",
-}
 MOST_LETTERED = 1e15  # larger counts are written as 1e18
 WIDE = 20  # times: a profile that goes so far is drawn against a logarithm
 MAX_NAMES = 6  # odd rows that are named in a panel
@@ -89,10 +82,11 @@ def residual_panels(diagnostics: fit.Diagnostics | Mapping[str, Any]) -> Figure 
             if at.max() > MOST_LETTERED:
                 axes.xaxis.set_major_formatter(lambda value, _: compact(value))
             axes.set_xlim(at.min() / 1.3, at.max() * 1.3)
-            axes.set_xlabel(WORDS.get(name, name))
+            axes.set_xlabel(COLUMNS.get(name, name))
             seen = [p for p in plain["patterns"] if p["column"] == name and p["p_adjusted"] < 0.01]
             words = ", ".join(f"{p['shape']} {p['correlation']:+.2f}" for p in seen)
-            words = f"pattern: {words}".replace("-", "\u2212") if seen else "no pattern"
+            none = "no pattern" if plain["patterns"] else "too few rows to see a pattern"
+            words = f"pattern: {words}".replace("-", "\u2212") if seen else none
             axes.set_title(words, fontsize=9, color=ODD if seen else style.SOFT, fontweight="normal")
             axes.set_ylabel("loss above the law (%)")
         _legend(figure, odd)

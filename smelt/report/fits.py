@@ -262,7 +262,7 @@ def tests(content: Mapping[str, Any]) -> Table:
                     [
                         name,
                         found["question"],
-                        significant({"value": found["p_value"], "low": None, "high": None}, 2),
+                        significant({"value": found[found["decisive"]], "low": None, "high": None}, 2),
                         found["sentence"],
                     ]
                 )
@@ -303,6 +303,7 @@ def of_fit(content: Mapping[str, Any]) -> dict[str, Table]:
         found["savings"] = savings(content["fit"]["savings"], content["fit"]["reference"])
     if any(group["minima"] for group in content["fit"]["groups"].values()):
         found["minima"] = tables.minima(view(content))
+        found["minima_corrected"] = tables.minima_corrected(view(content))
     if (compared := intervals(content["fit"]["groups"], content["examined"], content.get("profiles"))).rows:
         found["intervals"] = compared
     found["tests"] = tests(content)

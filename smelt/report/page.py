@@ -5,7 +5,6 @@ made. A grid that is not finished gets the same page and says so. `write_experim
 """
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from matplotlib.figure import Figure
 
 from smelt import ledger
 from smelt.analysis import LOSS, compact
+from smelt.analysis import profiles as profiles_of
 from smelt.errors import BadInput
 from smelt.experiment import Experiment
 from smelt.files import write_json, write_text
@@ -22,7 +22,7 @@ from smelt.launch.folder import Status, status
 from smelt.ledger import Row
 from smelt.plan import plan
 from smelt.prediction import read_prediction, score_prediction
-from smelt.report import evidence, figures, fit_figures, fits, style, tables, words
+from smelt.report import evidence, figures, fit_figures, fits, flags, style, tables, words
 
 
 def write(
@@ -35,6 +35,7 @@ def write(
     out: Path,
     *,
     docstring: str = "",
+    profiles: Mapping[str, Mapping[str, Any]] | None = None,
     runs_folder: Path | None = None,
     command: str | None = None,
     files: Path | None = None,
@@ -44,16 +45,16 @@ def write(
 
     plan_rows: `plan.plan(...).rows`; empty where only committed rows are at hand. statuses: run_id ->
     `launch.folder.Status`. prediction: as kept by `prediction.write_prediction`, scored here. docstring: the
-    experiment's. runs_folder: where metrics.jsonl of the runs lie. command: what reproduces the page. files: a folder
-    for the figures as svg and pdf, the rows as csv and parquet, and the analysis as json. tables_folder: one for every
-    table as csv and tex.
+    experiment's. profiles: `analysis.profiles`. runs_folder: where metrics.jsonl of the runs lie. command: what
+    reproduces the page. files: a folder for the figures as svg and pdf, the rows as csv and parquet, and the analysis
+    as json. tables_folder: one for every table as csv and tex.
     """
     if out.suffix != ".html":
         raise BadInput(f"a report is one .html file, got {out.name}")
     scored = None if prediction is None else score_prediction(prediction, rows)
-    drawn = draw(analysis, scored, curves(runs_folder, plan_rows, rows))
+    drawn = draw(analysis, scored, curves(runs_folder, plan_rows, rows), profiles or {})
     captions = words.captions(analysis, figures.frontier_kind(analysis))
-    made = _tables(analysis, rows, plan_rows, statuses, scored)
+    made = _tables(analysis, rows, plan_rows, statuses, scored, profiles or {})
     context = {
         "name": experiment_name,
         "analysis": analysis,
@@ -63,7 +64,8 @@ def write(
         "docstring": words.sections(docstring),
         "figures": {name: style.inline(figure, name, captions[name]) for name, figure in drawn.items()},
         "captions": captions,
-        "warnings": words.warnings(analysis),
+        "warnings": flags.warnings(analysis["warnings"], words.run_names(analysis)),
+        "hangs_on": _hangs_on(analysis, profiles or {}),
         "tables": made,
         "degenerate": words.degenerate(analysis),
         "domains": words.by_domain(analysis),
@@ -119,6 +121,7 @@ def write_experiment(
         read_prediction(experiment.folder) or prediction,
         out,
         docstring=experiment.docstring,
+        profiles=profiles_of(rows, analysis["reference"], delta=analysis["settings"]["delta"]),
         runs_folder=experiment.folder,
         files=files,
         tables_folder=tables_folder,
@@ -126,10 +129,15 @@ def write_experiment(
 
 
 def draw(
-    analysis: Mapping[str, Any], scored: Mapping[str, Any] | None, training: Sequence[Mapping[str, Any]]
+    analysis: Mapping[str, Any],
+    scored: Mapping[str, Any] | None,
+    training: Sequence[Mapping[str, Any]],
+    profiles: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Figure]:
     """All figures that there is something to draw for, by name."""
-    variants = analysis["variants"]
+    variants, examined = analysis["variants"], analysis["examined"] or {"diagnostics": {}}
+    names = words.run_names(analysis)
+    diagnosed = {name: _named(found, names) for name, found in examined["diagnostics"].items() if found is not None}
     made = {
         "frontiers": figures.frontiers(analysis),
         "saving": figures.saving(analysis),
@@ -142,6 +150,7 @@ def draw(
         "allocation": evidence.allocation(analysis),
         "residuals": evidence.residuals(analysis),
         "training_curves": evidence.training_curves(training, variants),
+        **_of_groups(variants, diagnosed, profiles),
     }
     return {name: figure for name, figure in made.items() if figure is not None}
 
@@ -157,15 +166,50 @@ def draw_fit(content: Mapping[str, Any], profiles: Mapping[str, Mapping[str, Any
         "isoflop": evidence.isoflop(view) if _has_curves(view) else None,
         "residuals": evidence.residuals(view) if _has_compute(view) else None,
     }
-    several = len(view["variants"]) > 1
-    for index, name in enumerate(view["variants"]):
-        of = f"_{index}_{re.sub(r'[^A-Za-z0-9]+', '-', name)}" if several else ""
-        made[f"profiles{of}"] = fit_figures.profiles(list(profiles.get(name, {}).values()))
-        if diagnosed := content["examined"]["diagnostics"][name]:
-            made[f"residual_panels{of}"] = fit_figures.residual_panels(diagnosed)
-            made[f"leverage{of}"] = fit_figures.leverage(diagnosed)
-            made[f"largest_left_out{of}"] = fit_figures.largest_left_out(diagnosed)
+    made |= _of_groups(view["variants"], content["examined"]["diagnostics"], profiles)
     return {name: figure for name, figure in made.items() if figure is not None}
+
+
+def _of_groups(
+    groups: Sequence[str],
+    diagnosed: Mapping[str, Mapping[str, Any] | None],
+    profiles: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Figure | None]:
+    """What the fit of each group hangs on."""
+    made: dict[str, Figure | None] = {}
+    for name in groups:
+        of, found = words.suffix(groups, name), diagnosed.get(name)
+        made[f"profiles{of}"] = fit_figures.profiles(list(profiles.get(name, {}).values()))
+        if found is not None:
+            made[f"residual_panels{of}"] = fit_figures.residual_panels(found)
+            made[f"leverage{of}"] = fit_figures.leverage(found)
+            made[f"largest_left_out{of}"] = fit_figures.largest_left_out(found)
+    return made
+
+
+def _named(diagnosed: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Diagnostics whose runs have the names that people find them by."""
+    held = diagnosed["largest_out"]
+    if held is not None:
+        held = {**held, "rows": [names.get(label, label) for label in held["rows"]]}
+    return {**diagnosed, "labels": [names.get(label, label) for label in diagnosed["labels"]], "largest_out": held}
+
+
+def _hangs_on(analysis: Mapping[str, Any], profiles: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """By variant: its name, what tells its figures apart, sentences on its fit, and on it beside the reference."""
+    found = []
+    for name, parts in words.hangs_on(analysis).items():
+        of_profiles = [flag["message"] for profile in profiles.get(name, {}).values() for flag in profile["warnings"]]
+        found.append(
+            {
+                "name": name,
+                "suffix": words.suffix(analysis["variants"], name),
+                "sentences": [parts[part] for part in words.OF_ONE if part in parts],
+                "compared": [parts[part] for part in words.OF_TWO if part in parts],
+                "profile_warnings": of_profiles,
+            }
+        )
+    return found
 
 
 def _has_compute(view: Mapping[str, Any]) -> bool:
@@ -182,14 +226,23 @@ def _tables(
     plan_rows: Sequence[Mapping[str, Any]],
     statuses: Mapping[str, Any],
     scored: Mapping[str, Any] | None,
+    profiles: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, tables.Table]:
     num_failed = sum(status.state == "failed" for status in statuses.values()) if plan_rows else None
     made = {
         **tables.of_analysis(analysis, num_failed),
+        "intervals": _intervals(analysis, profiles),
         "plan": tables.plan(plan_rows, statuses, rows),
         "troubles": tables.troubles(plan_rows, statuses, rows),
     }
     return made if scored is None else {**made, "prediction": tables.prediction(scored)}
+
+
+def _intervals(analysis: Mapping[str, Any], profiles: Mapping[str, Mapping[str, Any]]) -> tables.Table:
+    """Of floor and exponents, by each way that was taken."""
+    losses = analysis["losses"][LOSS] or {"groups": {}}
+    held = {name: {key: found["interval"] for key, found in of_group.items()} for name, of_group in profiles.items()}
+    return fits.intervals(losses["groups"], analysis["examined"] or {"jackknives": {}}, held)
 
 
 def curves(

@@ -16,7 +16,7 @@ from typing import Any
 from smelt.analysis import BITS, KINDS, LOSS, MATCH_ERRORS, compact, why_null
 from smelt.files import write_text
 from smelt.ledger import Row
-from smelt.verdict import KIND_NAMES, flagged
+from smelt.verdict import KIND_NAMES, flagged, is_bounded
 
 NONE = "\u2013"
 MINUS = "\u2212"
@@ -202,6 +202,9 @@ def of_analysis(analysis: Mapping[str, Any], num_failed: int | None = None) -> d
         "savings": savings(analysis),
         "exponents": exponents(analysis),
         "minima": minima(analysis),
+        "minima_corrected": minima_corrected(analysis),
+        "tests": tests(analysis),
+        "refits": refits(analysis),
         "match": match(analysis),
         "seed_spread": seed_spread(analysis),
         "device_time": device_time(analysis, num_failed),
@@ -255,12 +258,19 @@ def exponents(analysis: Mapping[str, Any]) -> Table:
     def frontier(kind: str, name: str) -> Any:
         return lambda group: group["frontiers"][kind] and group["frontiers"][kind]["estimates"].get(name)
 
-    def allocation(name: str) -> Any:
-        return lambda group: group["allocation"][name] and group["allocation"][name]["exponent"]
+    def allocation(part: str, name: str) -> Any:
+        return lambda group: group[part][name] and group[part][name]["exponent"]
+
+    def of_surface(name: str) -> Any:
+        return lambda group: group["allocation_surface"][name]
 
     quantities = (
-        ("optimal parameters ~ C^x, minima", allocation("num_params"), 3),
-        ("optimal tokens ~ C^x, minima", allocation("num_tokens"), 3),
+        ("optimal parameters ~ C^x, minima", allocation("allocation", "num_params"), 3),
+        ("optimal parameters ~ C^x, minima without bias", allocation("allocation_corrected", "num_params"), 3),
+        ("optimal FLOPs per token ~ C^x, surface", of_surface("size"), 3),
+        ("optimal tokens ~ C^x, minima", allocation("allocation", "num_tokens"), 3),
+        ("optimal tokens ~ C^x, minima without bias", allocation("allocation_corrected", "num_tokens"), 3),
+        ("optimal tokens ~ C^x, surface", of_surface("num_tokens"), 3),
         ("surface: exponent a of FLOPs per token", surface("a"), 3),
         ("surface: exponent c of tokens", surface("c"), 3),
         ("surface: floor E (nats)", surface("E"), 3),
@@ -278,8 +288,15 @@ def exponents(analysis: Mapping[str, Any]) -> Table:
         for reason in dict.fromkeys(group["reasons"].values()):
             lacking.setdefault(reason, []).append(name)
     missing = [f"{reason} ({', '.join(names)})" for reason, names in lacking.items()]
+    open_ended: dict[str, list[str]] = {}
+    for name, group in groups.items():
+        found = [estimate for _, value, _ in quantities if (estimate := value(group)) and estimate["value"] is not None]
+        for reason in dict.fromkeys(e["reason"] for e in found if e["low"] is None or e["high"] is None):
+            open_ended.setdefault(reason, []).append(name)
+    without = [f"{reason} ({', '.join(names)})" for reason, names in open_ended.items()]
     law = losses["method"]["law"]["equation"] if losses else ""
     note = f"Surface: {law}. Intervals are 95 %." + (f" Missing: {'; '.join(missing)}." if missing else "")
+    note += f" Without an interval: {'; '.join(without)}." if without else ""
     return _table({"quantity": False, **dict.fromkeys(groups, True)}, rows, note)
 
 
@@ -318,6 +335,130 @@ def minima(analysis: Mapping[str, Any]) -> Table:
         "remarks": False,
     }
     return _table(headings, rows)
+
+
+def minima_corrected(analysis: Mapping[str, Any]) -> Table:
+    """The bias of every budget's parabola by the surface, and the minimum without it; or why it is not known."""
+    rows = []
+    for name, group in (analysis["losses"][LOSS] or {"groups": {}})["groups"].items():
+        for found in group["minima_corrected"]:
+            estimates = found["estimates"] if found["inside"] else {}
+            outside = "the minimum is not inside the sizes" if found["reason"] is None and not found["inside"] else ""
+            rows.append(
+                [
+                    name,
+                    flops(found["budget_flops"]),
+                    interval(found["size_bias_percent"], 1, 1.0, " %"),
+                    interval(found["loss_bias_nats"], 4),
+                    sized(estimates.get("num_params_opt")),
+                    sized(estimates.get("num_tokens_opt")),
+                    interval(estimates.get("loss_min"), 4),
+                    found["reason"] or outside,
+                ]
+            )
+    headings = {
+        "variant": False,
+        "FLOPs": True,
+        "bias of the size": True,
+        "bias of the loss": True,
+        "optimal parameters": True,
+        "optimal tokens": True,
+        label_of(analysis, "loss") if "labels" in analysis else "loss (nats)": True,
+        "": False,
+    }
+    if not any(row[-1] for row in rows):
+        headings, rows = {name: numeric for name, numeric in headings.items() if name}, [row[:-1] for row in rows]
+    note = "Bias: of a parabola through the surface's own losses at the sizes trained, against the surface's optimum."
+    return _table(headings, rows, note if rows else "")
+
+
+def refits(analysis: Mapping[str, Any]) -> Table:
+    """Floor and exponents by all runs, without those of largest residuals, and without the largest budget."""
+    examined = analysis["examined"] or {"diagnostics": {}}
+    diagnosed = {name: found for name, found in examined["diagnostics"].items() if found is not None}
+    # A parameter that one variant's runs do not show has no error there.
+    parts = list(dict.fromkeys(key for found in diagnosed.values() for key in found["standard_errors"]))
+    rows = []
+    for name, found in diagnosed.items():
+        fits = [(_without(refit["num_left_out"]), refit["parameters"]) for refit in found["without_worst"]]
+        if found["largest_out"]:
+            fits.append((f"without {found['largest_out']['what']}", found["largest_out"]["parameters"]))
+        for which, parameters in fits:
+            values = [parameters.get(key) for key in parts]
+            rows.append([name, which, *(NONE if value is None else short(value) for value in values)])
+    note = "What moves with a few runs hangs on them. Allocation exponent: of the optimal size in compute."
+    headings = {"variant": False, "fitted to": False, **{key.replace("_", " "): True for key in parts}}
+    return _table(headings, rows, note if rows else "")
+
+
+TEST_LEVEL = 0.05  # of the tests of a floor and of shared exponents, as `fit.nested` has it
+
+
+def tests(analysis: Mapping[str, Any]) -> Table:
+    """A row a variant: is its largest budget predicted, is there a floor, does it share the reference's exponents, and
+    do their frontiers cross?"""
+    examined, reference = analysis["examined"], analysis["reference"]
+    rows = []
+    for name in analysis["losses"][LOSS]["groups"] if examined else []:
+        diagnosed, floor, shared = (examined[part].get(name) for part in ("diagnostics", "floors", "shared"))
+        if diagnosed is None:
+            continue
+        crossing = analysis["losses"][LOSS]["savings"].get(name, {}).get("crossing")
+        paired = name in analysis["pairs"] and analysis["pairs"][name]["num_pairs"] > 0
+        rows.append([name, _predicted(diagnosed), _floor(floor), _shared(shared, paired), _crossing(crossing)])
+    headings = ("largest budget, from the rest", "irreducible loss", "exponents", "frontiers")
+    against = {f"{heading}, against {reference}": False for heading in headings[2:]}
+    note = (
+        "Inside: measured losses in 95 % intervals of a fit without that budget, and how far they lie off it. p below"
+    )
+    note += f" {TEST_LEVEL:g}: a floor is shown, exponents differ."
+    return _table({"variant": False, **dict.fromkeys(headings[:2], False), **against}, rows, note if rows else "")
+
+
+def _predicted(diagnosed: Mapping[str, Any]) -> str:
+    held = diagnosed["largest_out"]
+    if held is None:
+        return diagnosed["reasons"]["largest_out"]
+    mean = sum(held["relative_error"]) / len(held["rows"])
+    sign = "+" if mean > 0 else ""
+    return f"{held['hits']} of {len(held['rows'])} inside, {sign}{percent(mean, 1)} (p = {short(held['p_value'], 2)})"
+
+
+def _floor(test: Mapping[str, Any] | None) -> str:
+    if test is None:
+        return NONE
+    return f"{'shown' if test['p_value'] < TEST_LEVEL else 'not shown'} (p = {short(test['p_value'], 2)})"
+
+
+def _shared(test: Mapping[str, Any] | None, paired: bool) -> str:
+    """By the joint draws where runs have partners, whose shared error the other test does not know."""
+    if test is None:
+        return NONE
+    by_draws = paired and test["joint_p_value"] is not None
+    p = test["joint_p_value"] if by_draws else test["p_value"]
+    return f"{'differ' if p < TEST_LEVEL else 'not told apart'} (p = {short(p, 2)})"
+
+
+def _crossing(crossing: Mapping[str, Any] | None) -> str:
+    if crossing is None:
+        return NONE
+    compute, times = crossing["compute"], crossing["extrapolation"]
+    if compute["value"] is None:
+        return "do not cross" if times is None else f"cross {times:.3g} times outside"
+    where = f"cross at {compact(compute['value'])}"
+    if times > 1 + 1e-6:
+        return f"{where}, {times:.3g} times outside"
+    return (
+        f"{where} [{compact(compute['low'])}, {compact(compute['high'])}]"
+        if is_bounded(compute)
+        else (f"{where}, not resolved")
+    )
+
+
+def _without(number: int) -> str:
+    if number < 2:
+        return "without the run of largest residual" if number else "all runs"
+    return f"without the {number} runs of largest residuals"
 
 
 def match(analysis: Mapping[str, Any]) -> Table:

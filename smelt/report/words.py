@@ -1,12 +1,14 @@
 """An analysis, a plan and a docstring -> the sentences of a report: what a figure shows, said once, in plain words.
 
 Needs no matplotlib. The verdict's own sentence stands in the analysis (`headline`), since it is committed with it.
+`flags` has the warnings.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from smelt import verdict
 from smelt.analysis import LOSS, compact
 from smelt.ledger import Row
 from smelt.report import tables
@@ -107,6 +109,7 @@ def captions(analysis: Mapping[str, Any], kind: str) -> dict[str, str]:
     shown += ["the minimum of each budget's parabola"] if inside else []
     shown += ["the fitted frontiers"] if curves else []
     frontiers = " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+    corrected = any(minimum["inside"] for group in groups for minimum in group["minima_corrected"])
     bands = any(curve["low"] is not None for curve in curves)
     savings = [head["saving"]["estimate"] for head in analysis["headline"].values() if head["saving"]]
     saving = "No saving could be estimated."
@@ -120,7 +123,8 @@ def captions(analysis: Mapping[str, Any], kind: str) -> dict[str, str]:
         "frontiers": frontiers[0].upper() + frontiers[1:] + (", with 95 % bands." if bands else "."),
         "saving": saving,
         "isoflop": "Each curve is one budget: same training FLOPs, different sizes. "
-        + ("Stars are the minima of the parabolas." if inside else "No parabola has its minimum inside the sizes."),
+        + ("Stars are the minima of the parabolas." if inside else "No parabola has its minimum inside the sizes.")
+        + (" Diamonds are the minima without the parabola's bias, by the surface." if corrected else ""),
         "head_to_head": "The same runs budget by budget; all panels have the same height in nats.",
         "allocation": f"Where the minima go with compute{', and the power law through them' if laws else ''}.",
         "savings_by_law": "The saving under each kind of frontier: if they disagree, the answer is the law's and not "
@@ -131,84 +135,177 @@ def captions(analysis: Mapping[str, Any], kind: str) -> dict[str, str]:
         "residuals": "A trend here is a law that bends where it should not.",
         "training_curves": "Mean training loss over stretches of equal length on this axis; runs of the grid only.",
         "prediction": "Bars are 95 % prediction intervals, ticks their middle; points are what was then measured.",
+        **_of_variants(analysis),
     }
 
 
-# What can change the verdict or what it means, worst first; everything else is about the evidence behind it.
-TOUCHES_VERDICT = (
-    "laws_disagree",
-    "verdict_not_of_surface",
-    "no_saving",
-    "extrapolated",
-    "unmatched_pairs",
-    "mixed_corpora",
-    "mixed_conventions",
-    "mixed_code",
-    "mixed_devices",
-    "mixed_jax",
-    "not_fitted",
-    "not_certified",
-    "run_left_out",
-    "rows_left_out",
-    "budget_missed",
-    "duplicated_rows",
-    "unpaired_runs",
-    "exponent_implausible",
-)
-# Warnings that differ in one number: where it stands, and the sentence for all of them with the least and the largest.
-COMMON = {
-    "draws_not_converged": (r"([\d.]+)%", "up to {1:g} % of the bootstrap refits did not converge and are left out"),
-    "flat_parabola": (
-        r"is (-?[\d.e+-]+) standard",
-        "the curvature is {0:g} to {1:g} standard errors: the minimum is not discernible",
-    ),
-    "opens_downward": (r"curvature (-?[\d.e+-]+)", "the parabola bends down and has no minimum; widen the sizes"),
+def _of_variants(analysis: Mapping[str, Any]) -> dict[str, str]:
+    """Captions of the figures of `hangs_on`, a variant each."""
+    found: dict[str, str] = {}
+    for name, diagnosed in (analysis["examined"] or {"diagnostics": {}})["diagnostics"].items():
+        if diagnosed is None:
+            continue
+        of = suffix(analysis["variants"], name)
+        if diagnosed["largest_out"]:
+            found[f"largest_left_out{of}"] = (
+                f"{name}: the runs of the largest budget against what the law, fitted without them, predicts: bars are "
+                "95 % intervals of a run."
+            )
+        found[f"leverage{of}"] = (
+            f"{name}: a run far to the right decides its own prediction, one far up or down lies off the law."
+        )
+        found[f"profiles{of}"] = (
+            f"{name}: how the fit suffers where a parameter is held elsewhere. Below the dashed line a value is inside "
+            "its 95 % interval; a curve that stays below it is a parameter that the runs do not bound."
+        )
+        found[f"residual_panels{of}"] = f"{name}: what the law leaves over; a pattern is named above its panel."
+    return found
+
+
+def suffix(variants: Sequence[str], name: str) -> str:
+    """What tells a variant's figures from those of others; nothing where there is one variant."""
+    if len(variants) < 2:
+        return ""
+    return f"_{list(variants).index(name)}_{re.sub(r'[^A-Za-z0-9]+', '-', name)}"
+
+
+COLUMNS = {
+    "num_params": "parameters",
+    "num_tokens": "training tokens",
+    "flops_per_token": "training FLOPs per token",
+    "compute_flops": "training FLOPs",
+    "compute": "size \u00d7 tokens",
+    "tokens per size": "tokens per size",
 }
+PATTERN_LEVEL = 0.01  # below it, after correction for their number, a pattern is named: as the fit flags it
 
 
-def warnings(analysis: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The warnings as a reader needs them, worst first: code, text, places (variants with their budgets) and whether
-    the verdict hangs on it. What is said of several variants or budgets is said once."""
-    grouped: dict[tuple[str, str], dict[str, Any]] = {}
-    for flag in analysis["warnings"]:
-        code, name, text = flag["code"], flag["variant"], flag["message"]
-        budget = None
-        if name is not None:
-            text = text.removeprefix(f"{name}: ")
-            if code not in ("laws_disagree", "verdict_not_of_surface", "unmatched_pairs"):
-                budget, text = _without_budget(text)
-        key = (code, code if code in COMMON else text)
-        entry = grouped.setdefault(key, {"code": code, "texts": [], "where": {}})
-        entry["texts"].append(text)
-        if name is not None:
-            entry["where"].setdefault(name, []).extend([] if budget is None else [budget])
-    found = [
-        {
-            "code": entry["code"],
-            "text": _said_once(entry["code"], entry["texts"]),
-            "places": "; ".join(
-                f"{name} at {', '.join(dict.fromkeys(budgets))} FLOPs" if budgets else name
-                for name, budgets in entry["where"].items()
-            ),
-            "touches_verdict": entry["code"] in TOUCHES_VERDICT,
-        }
-        for entry in grouped.values()
-    ]
-    rank = {code: place for place, code in enumerate(TOUCHES_VERDICT)}
-    return sorted(found, key=lambda entry: rank.get(entry["code"], len(rank)))
+def run_names(analysis: Mapping[str, Any]) -> dict[str, str]:
+    """run_id -> its parameters and budget, by which a person finds a run."""
+    groups = (analysis["losses"][LOSS] or {"groups": {}})["groups"].values()
+    return {
+        run_id: f"{tables.si(size)} at {compact(budget)}"
+        for group in groups
+        for run_id, size, budget in zip(
+            *(group["rows"][k] for k in ("label", "num_params", "budget_flops")), strict=True
+        )
+    }
 
 
-def _without_budget(text: str) -> tuple[str | None, str]:
-    """The budget that a warning names, and the warning without it."""
-    at = re.search(r"\bat (\d[\d.e+]*) FLOPs:? ?", text)
-    if at is None:
-        return None, text
-    return compact(float(at[1])), (text[: at.start()] + text[at.end() :]).strip()
+def named(text: str, names: Mapping[str, str]) -> str:
+    """The text with every run that `names` knows by its size and budget before its id."""
+    return re.sub(r"\b[0-9a-f]{12}\b", lambda at: f"{names[at[0]]} ({at[0]})" if at[0] in names else at[0], text)
 
 
-def _said_once(code: str, texts: Sequence[str]) -> str:
-    if code not in COMMON or len(set(texts)) == 1:
-        return texts[0]
-    pattern, sentence = COMMON[code]
-    numbers = [float(found[1]) for text in texts if (found := re.search(pattern, text))]
-    return sentence.format(min(numbers), max(numbers))
+OF_ONE = ("largest_out", "floor", "runs", "patterns")
+OF_TWO = ("shared", "crossing")
+
+
+def hangs_on(analysis: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """By variant and part what its fit hangs on, a sentence or two each: `OF_ONE`, and `OF_TWO` for a variant that is
+    compared. A part that was not asked has no sentence."""
+    examined, losses, names = analysis["examined"], analysis["losses"][LOSS], run_names(analysis)
+    found: dict[str, dict[str, str]] = {}
+    for name in losses["groups"] if examined else []:
+        diagnosed, floor = examined["diagnostics"][name], examined["floors"][name]
+        parts = found[name] = {}
+        if diagnosed is not None:
+            parts["largest_out"] = _largest_out(diagnosed)
+        if floor is not None:
+            parts["floor"] = f"{_capital(floor['sentence'])}."
+        if diagnosed is not None:
+            parts["runs"] = _odd_runs(diagnosed, names)
+            parts["patterns"] = _patterns(diagnosed)
+        if shared := examined["shared"].get(name):
+            parts["shared"] = _shared(shared, name, analysis["reference"])
+        if crossing := losses["savings"].get(name, {}).get("crossing"):
+            parts["crossing"] = f"{_capital(verdict.crossed(name, analysis['reference'], crossing))}."
+    return {name: parts for name, parts in found.items() if parts}
+
+
+def _shared(shared: Mapping[str, Any], name: str, reference: str) -> str:
+    """Do the runs tell a variant's exponents from the reference's, and how far apart could they be?"""
+    differences = shared["differences"][name]
+    apart = ", ".join(f"{key} differs by {tables.significant(value, 2)}" for key, value in differences.items())
+    answer = shared["sentence"].rpartition(": ")[2]
+    return f"Exponents {', '.join(differences)} of {name} and {reference}: {answer}; {apart}."
+
+
+def _capital(text: str) -> str:
+    """A sentence's first letter as a capital; a name stays as it is written."""
+    word = text.split()[0]
+    return text if not word.isalpha() or len(word) == 1 else text[0].upper() + text[1:]
+
+
+def _largest_out(diagnosed: Mapping[str, Any]) -> str:
+    found = diagnosed["largest_out"]
+    if found is None:
+        return f"The largest budget was not left out: {diagnosed['reasons']['largest_out']}."
+    off = sum(found["relative_error"]) / len(found["rows"])
+    text = (
+        f"Fitted without {found['what']} FLOPs, the law has {found['hits']} of the {len(found['rows'])} losses there "
+        f"inside its 95 % intervals; they lie {tables.percent(abs(off), 2)} {'above' if off > 0 else 'below'} it on "
+        f"average (p = {_p(found['p_value'])})"
+    )
+    return f"{text}: it does not carry upwards." if found["p_value"] < PATTERN_LEVEL else f"{text}."
+
+
+def _p(value: float) -> str:
+    return tables.short(value, 2)
+
+
+def _odd_runs(diagnosed: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    """Which runs lie off the law, which moves it most, and how much one decides."""
+    labels, at = diagnosed["labels"], diagnosed["without_worst"][0]["parameters"]
+    odd = [named(labels[row], names) for row in diagnosed["outliers"]]
+    text = "No run lies more than 5 robust standard deviations off the law"
+    if odd:
+        text = (
+            f"{', '.join(odd)} {'lies' if len(odd) == 1 else 'lie'} more than 5 robust standard deviations off the law"
+        )
+    moves = {
+        (name, row): abs(value)
+        for name, values in diagnosed["influence"].items()
+        for row, value in enumerate(values)
+        if value is not None
+    }
+    if moves:
+        name, row = max(moves, key=lambda key: moves[key])
+        errors = diagnosed["influence"][name][row]
+        without = at[name] - errors * diagnosed["standard_errors"][name]
+        text += (
+            f"; the one that moves it most is {named(labels[row], names)}: without it {name.replace('_', ' ')} goes "
+            f"from {tables.short(at[name], 3)} to {tables.short(without, 3)}, {abs(errors):.1f} standard errors"
+        )
+    most = max(range(len(labels)), key=lambda row: diagnosed["leverage"][row])
+    share = tables.percent(diagnosed["leverage"][most], 0)
+    if diagnosed["high_leverage"]:
+        return (
+            f"{text}. {named(labels[most], names)} decides {share} of the law's own value there, more than three times "
+            "the mean."
+        )
+    return f"{text}. No run decides more than {share} of the law's own value there."
+
+
+def _patterns(diagnosed: Mapping[str, Any]) -> str:
+    """What residuals still know of sizes, tokens and budgets."""
+    if "patterns" in diagnosed["reasons"]:
+        return f"What is left over was not searched for patterns: {diagnosed['reasons']['patterns']}."
+    seen = [pattern for pattern in diagnosed["patterns"] if pattern["p_adjusted"] < PATTERN_LEVEL]
+    columns = [COLUMNS.get(column, column) for column in diagnosed["axes"]]
+    text = f"What is left over shows no slope, bend or uneven scatter along {', '.join(columns)}"
+    if seen:
+        words = [
+            f"a {pattern['shape']} along {COLUMNS.get(pattern['column'], pattern['column'])} "
+            f"({tables.number(pattern['correlation'], 2)}, p = {_p(pattern['p_adjusted'])})"
+            for pattern in seen
+        ]
+        text = f"What is left over shows {', '.join(words)}"
+    effect = diagnosed["budget_effect"]
+    if effect is not None:
+        together = effect["p_value"] < PATTERN_LEVEL
+        text += (
+            f"; runs of one budget {'miss the law together' if together else 'do not clearly miss it together'} "
+            f"(p = {_p(effect['p_value'])})"
+        )
+    return f"{text}."

@@ -82,7 +82,6 @@ def whole(tmp_path_factory):
             root / "report.html",
             status_of=status_of,
             prediction={**predicted, "written_at": "2026-11-30T11:00:00+00:00"},
-            files=root / "files",
         )
     return out, Reading(out.read_text()), found, diverged, failed
 
@@ -147,16 +146,35 @@ def test_every_figure_is_there_and_described(whole):
     assert sorted(described) == sorted(words.captions(whole[2], "surface").values())
 
 
+def test_what_the_fit_hangs_on_has_a_section_with_every_variant(whole):
+    _, reading, found, _, _ = whole
+    section = reading.text.split("Asked of the surface of the validation loss")[1].split("Training curves")[0]
+    for parts in words.hangs_on(found).values():
+        for sentence in parts.values():
+            assert " ".join(sentence.split()) in section
+    assert "What each 95 % interval assumes" in section
+    assert "without the largest budget, 1.5e12" in section
+
+
 def test_costs_versions_and_the_command_are_there(whole):
     for expected in ("predicted runs 2", "failed, without a row 1 not recorded", "c0ffee000001", "smelt run planted"):
         assert expected in whole[1].text
 
 
-def test_figures_rows_and_analysis_are_written_as_files(whole):
-    names = {path.name for path in (whole[0].parent / "files").iterdir()}
-    expected = {f"{name}.{kind}" for name in words.captions(whole[2], "surface") for kind in ("svg", "pdf")}
-    assert names == expected | {"results.csv", "results.parquet", "analysis.json"}
-    assert ledger.read_csv(whole[0].parent / "files" / "results.csv")
+def test_figures_rows_and_analysis_are_written_as_files(tmp_path):
+    rows = [row for row in synthetic.planted_rows(synthetic.planted_grid()) if row["role"] == "grid"]
+    found = {**analysis.analyse(rows, "baseline", draws=50), "examined": None}
+    page.write("planted", found, rows, [], {}, None, tmp_path / "page.html", files=tmp_path / "files")
+    names = {path.name for path in (tmp_path / "files").iterdir()}
+    drawn = set(page.draw(found, None, [], {}))
+    assert {"frontiers", "saving", "isoflop", "residuals"} <= drawn
+    assert names == {
+        *(f"{name}.{kind}" for name in drawn for kind in ("svg", "pdf")),
+        "results.csv",
+        "results.parquet",
+        "analysis.json",
+    }
+    assert ledger.read_csv(tmp_path / "files" / "results.csv")
 
 
 def test_a_half_run_unmatched_grid_has_a_page_that_says_so(tmp_path):
@@ -208,27 +226,6 @@ def test_minima_without_a_law_through_them_are_drawn_without_a_warning():
     assert group["allocation"]["num_params"] is None
     legends = [axes.get_legend().get_texts()[0].get_text() for axes in evidence.allocation(found).axes]
     assert legends == ["baseline"] * 3
-
-
-def test_warnings_are_said_once_and_those_on_the_verdict_first():
-    flat = "the curvature is {} standard errors: the minimum is not discernible"
-    flags = [
-        *(
-            {"code": "flat_parabola", "message": f"a: at {at} FLOPs {flat.format(t)}", "variant": "a"}
-            for at, t in (("6e+10", 1), ("1.2e+11", 2.1))
-        ),
-        {"code": "few_budgets", "message": "a: 2 budgets", "variant": "a"},
-        {"code": "few_budgets", "message": "b: 2 budgets", "variant": "b"},
-        {"code": "not_certified", "message": "b: the minimum is not proven", "variant": "b"},
-    ]
-    said = words.warnings({"warnings": flags})
-    assert [(entry["code"], entry["places"]) for entry in said] == [
-        ("not_certified", "b"),
-        ("flat_parabola", "a at 6e10, 1.2e11 FLOPs"),
-        ("few_budgets", "a; b"),
-    ]
-    assert said[1]["text"] == flat.format("1 to 2.1")
-    assert [entry["touches_verdict"] for entry in said] == [True, False, False]
 
 
 def test_a_report_is_one_html_file(tmp_path):
