@@ -18,6 +18,8 @@ from smelt.fit.objective import Curve, Problem
 
 # How far beyond the range of its starts a positive shape is followed, in logarithms: what moves nothing stops there.
 SHAPE_REACH = 10.0
+DEAD_SHARE = 1e-9  # of the loss: a term below it at every row changes no digit that was printed
+LEAST_FALL, STEEPEST_FALL = 1e-6, 2.5  # exponents of a loss that falls: chosen, beyond any that was seen
 NUM_STARTS = 8
 NUM_STARTS_SCATTERED = 16  # where more than three exponents and shapes leave a screen coarse
 
@@ -144,12 +146,23 @@ def _curves(law, logs, rows, places, means) -> list[Curve]:
     return found
 
 
-def starts(bound: Bound, weight_N: np.ndarray) -> np.ndarray:
-    """Centred starts [starts, P] from a screen over all exponents and shapes."""
+def starts(bound: Bound, weight_N: np.ndarray, *, wide: bool = False) -> np.ndarray:
+    """Centred starts [starts, P] from a screen over all exponents and shapes; `wide`, over exponents of no law too."""
     signs, ranges = axes(bound)
-    grid_GM = solver.exponent_grid(list(signs.values()), list(ranges.values()))
-    num_starts = NUM_STARTS if grid_GM.shape[1] <= 3 else NUM_STARTS_SCATTERED
+    grid_GM = solver.exponent_grid(list(signs.values()), list(ranges.values()), wide=wide)
+    num_starts = NUM_STARTS if grid_GM.shape[1] <= 3 and not wide else NUM_STARTS_SCATTERED
     return solver.screen(bound.problem, grid_GM, weight_N, num_starts)
+
+
+def degenerate(bound: Bound, parameters_P: np.ndarray) -> bool:
+    """Whether a term or the floor has died, or a falling power rises or falls as none does: a minimum among many."""
+    problem = bound.problem
+    coefficients_Q = solver.centred(problem, parameters_P[None])[0, : problem.num_coefficients]
+    falling = [place for place, sign in axes(bound)[0].items() if sign < 0]
+    return bool(
+        (coefficients_Q < math.log(DEAD_SHARE) + problem.log_loss_N.min()).any()
+        or any(not LEAST_FALL < parameters_P[place] < STEEPEST_FALL for place in falling)
+    )
 
 
 def axes(bound: Bound) -> tuple[dict[int, int], dict[int, tuple[float, float]]]:

@@ -11,12 +11,11 @@ import numpy as np
 
 from smelt.errors import BadInput
 from smelt.fit import laws, solver
+from smelt.fit.binding import DEAD_SHARE, LEAST_FALL, STEEPEST_FALL
 from smelt.fit.jets import RULES, Jet, variables
 from smelt.fit.result import Flag
 
 SAME_LOG = 1e-9  # what differs by less, in logarithms, is one number
-DEAD_SHARE = 1e-9  # of the loss at every row: a term below it changes no digit that was printed
-LEAST_FALL, STEEPEST_FALL = 1e-6, 2.5  # exponents of a loss that falls: chosen, beyond any that was seen
 
 
 def check_rows(law: laws.Law, arrays: Mapping[str, np.ndarray], losses: np.ndarray, num_parameters: int) -> None:

@@ -14,8 +14,8 @@ import numpy as np
 
 from smelt.errors import BadInput
 from smelt.fit import binding, intervals, laws, solver, surface, tables
-from smelt.fit.binding import Bound
-from smelt.fit.checks import DEAD_SHARE, check_own, check_rows
+from smelt.fit.binding import DEAD_SHARE, Bound
+from smelt.fit.checks import check_own, check_rows
 from smelt.fit.result import Estimate, Flag, estimate, jsonable
 from smelt.fit.surface import SurfaceFit
 
@@ -37,7 +37,7 @@ class SharedFit:
     num_rows: int
     num_parameters: int
     warnings: tuple[Flag, ...]
-    refit: "_Refit"
+    refit: "_Refit" = dataclasses.field(repr=False)
 
     def to_json(self) -> dict:
         value = {

@@ -54,6 +54,7 @@ ABSOLUTE_LADDER = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, ABSOLUTE_DELTA)
 LADDER_AIM = 1e-6  # of the gradient, on the way
 # Points of a screen over more than three exponents and shapes, where a product grid would be too coarse.
 NUM_SCATTERED = 4096
+RISING_SHARE = 12  # one in so many of a falling power's exponents is below zero: chosen
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,10 +253,14 @@ def _solve(matrix: np.ndarray, right_RP: np.ndarray, ridge_RP: np.ndarray) -> np
         return np.einsum("RPQ,RQ->RP", np.linalg.pinv(matrix), right_RP)
 
 
-def exponent_grid(signs: Sequence[int], ranges: Sequence[tuple[float, float]] = ()) -> np.ndarray:
+def exponent_grid(
+    signs: Sequence[int], ranges: Sequence[tuple[float, float]] = (), *, wide: bool = False
+) -> np.ndarray:
     """Points [G, M + S] that span every exponent a loss has been seen with, and the `ranges` of shapes.
 
-    A growing power (sign 1) is tried with exponents of both signs. About 3,000 points of a product grid in up to three
+    A growing power (sign 1) is tried with exponents of both signs evenly, a falling one with a few that rise: where the
+    rows show no fall, the minimum lies there. `wide` tries both signs of all evenly, out to a term that one row alone
+    has. About 3,000 points of a product grid in up to three
     dimensions; in more, a fixed low-discrepancy sequence of 4,096 (Roberts 2018: powers of the generalised golden
     ratio), in which every single axis is filled evenly.
     """
@@ -263,7 +268,12 @@ def exponent_grid(signs: Sequence[int], ranges: Sequence[tuple[float, float]] = 
     def axis(dimension: int, count: int) -> np.ndarray:
         if dimension >= len(signs):
             return np.linspace(*ranges[dimension - len(signs)], count)
-        return np.geomspace(0.02, 2.5, count) if signs[dimension] < 0 else np.linspace(-0.6, 1.2, count)
+        if wide:
+            return np.concatenate([-np.geomspace(8.0, 0.02, count // 2), np.geomspace(0.02, 8.0, count - count // 2)])
+        if signs[dimension] > 0:
+            return np.linspace(-0.6, 1.2, count)
+        rising = max(2, count // RISING_SHARE)
+        return np.concatenate([-np.geomspace(0.5, 0.02, rising), np.geomspace(0.02, 2.5, count - rising)])
 
     size = len(signs) + len(ranges)
     if size > 3:
@@ -273,7 +283,7 @@ def exponent_grid(signs: Sequence[int], ranges: Sequence[tuple[float, float]] = 
         place_GM = np.arange(1, NUM_SCATTERED + 1)[:, None] * golden ** -np.arange(1.0, size + 1) % 1.0
         ticks_GM = np.floor(place_GM * NUM_SCATTERED).astype(int)
         return np.stack([axis(m, NUM_SCATTERED)[ticks_GM[:, m]] for m in range(size)], axis=1)
-    count = min(400, max(6, round(3000 ** (1 / size))))
+    count = min(400, max(6, round(3000 ** (1 / max(size, 1)))))
     growing = [m < len(signs) and signs[m] > 0 for m in range(size)]
     return np.array(list(itertools.product(*(axis(m, min(count, 19) if growing[m] else count) for m in range(size)))))
 
@@ -284,8 +294,8 @@ def starts(
     """Centred parameters [G, P] and objectives [G] at given exponents and shapes, the coefficients solved for.
 
     Coefficients minimise sum weight ((loss - prediction) / loss)^2, near enough to any of the objectives to start
-    from. One that comes out negative is set to a thousandth of the loss, a live term that can grow back. Those that
-    are finite in `fixed_log_Q` are not solved for.
+    from. One that comes out negative is set to a thousandth of the loss, a live term that can grow back, and the others
+    are solved for again. Those that are finite in `fixed_log_Q` are not solved for.
     """
     count, num_rows = problem.num_coefficients, len(problem.log_loss_N)
     parameters_GP = np.concatenate([np.zeros((len(grid_GM), count)), grid_GM], axis=1)
@@ -312,14 +322,28 @@ def starts(
         gram_GQQ[:, held_Q] = 0.0
         gram_GQQ[:, :, held_Q] = 0.0
         gram_GQQ[:, held_Q, held_Q] = 1.0
-    coefficient_GQ = np.linalg.solve(gram_GQQ, right_GQ[..., None])[..., 0]
     num_own_Q = np.array([(problem.owner_KN == q).sum() for q in range(count)])
-    smallest_GQ = 1e-3 * num_own_Q / basis_GQN.sum(axis=2)
-    coefficient_GQ = np.where(held_Q, coefficient_GQ, np.maximum(coefficient_GQ, smallest_GQ))
+    smallest_GQ = np.where(held_Q, -np.inf, 1e-3 * num_own_Q / basis_GQN.sum(axis=2))
+    coefficient_GQ = _least_squares(gram_GQQ, right_GQ, smallest_GQ)
     relative_GN = np.einsum("GQ,GQN->GN", coefficient_GQ, basis_GQN)
     residual_GN = np.exp(problem.log_loss_N) * (1 - relative_GN) if problem.raw else -np.log(relative_GN)
     parameters_GP[:, :count] = np.log(coefficient_GQ) - shift_GQ
     return parameters_GP, summed(residual_GN, weight_N, problem.delta)
+
+
+def _least_squares(gram_GQQ: np.ndarray, right_GQ: np.ndarray, smallest_GQ: np.ndarray) -> np.ndarray:
+    """Coefficients of `smallest_GQ` or more: where some come out below they are set there, the others solved again."""
+    found_GQ = np.linalg.solve(gram_GQQ, right_GQ[..., None])[..., 0]
+    cut = np.flatnonzero((found_GQ < smallest_GQ).any(axis=1))
+    if cut.size:
+        held = found_GQ[cut] < smallest_GQ[cut]
+        fixed = np.where(held, smallest_GQ[cut], 0.0)
+        inner = np.where(held[:, :, None] | held[:, None, :], 0.0, gram_GQQ[cut])
+        index = np.arange(held.shape[1])
+        inner[:, index, index] += held
+        right = np.where(held, fixed, right_GQ[cut] - np.einsum("GPQ,GQ->GP", gram_GQQ[cut], fixed))
+        found_GQ[cut] = np.linalg.solve(inner, right[..., None])[..., 0]
+    return np.maximum(found_GQ, smallest_GQ)
 
 
 def _least_squares_first(problem: Problem, grid_GM: np.ndarray, weight_N: np.ndarray) -> np.ndarray | None:
@@ -351,7 +375,7 @@ def _least_squares_first(problem: Problem, grid_GM: np.ndarray, weight_N: np.nda
         table = (bases[p] * weight_N) @ bases[q].T
         gram_GQQ[:, p, q] = gram_GQQ[:, q, p] = table[places[p], places[q]]
     ridge = 1e-13 * np.einsum("GQQ->G", gram_GQQ)[:, None, None] * np.eye(count)
-    coefficient_GQ = np.maximum(np.linalg.solve(gram_GQQ + ridge, right_GQ[..., None])[..., 0], smallest_GQ)
+    coefficient_GQ = _least_squares(gram_GQQ + ridge, right_GQ, smallest_GQ)
     squares_G = ((gram_GQQ @ coefficient_GQ[..., None])[..., 0] - 2 * right_GQ) * coefficient_GQ
     return np.sort(np.argsort(squares_G.sum(axis=1), kind="stable")[:NUM_PROMISING])
 
@@ -364,12 +388,14 @@ def screen(problem: Problem, grid_GM: np.ndarray, weight_N: np.ndarray, num_star
     parts = [starts(problem, grid_GM[i : i + size], weight_N) for i in range(0, len(grid_GM), size)]
     starts_GP = np.concatenate([part[0] for part in parts])
     objective_G = np.concatenate([part[1] for part in parts])
-    # Distance in logarithms of the exponents: neighbours on the grid would polish to one another's minimum. Of a shape,
-    # in thirds of its range.
+    # Distance in logarithms of the exponents, with their sign: neighbours on the grid would polish to one another's
+    # minimum. Of a shape, in thirds of its range.
     num_exponents = problem.centre_QM.shape[1]
     shapes_GS = grid_GM[:, num_exponents:]
     span_S = np.maximum(np.ptp(shapes_GS, axis=0), 1e-300)
-    place_GM = np.concatenate([np.log(np.abs(grid_GM[:, :num_exponents]) + 0.02), 3 * shapes_GS / span_S], axis=1)
+    exponents_GM = grid_GM[:, :num_exponents]
+    signed_GM = np.sign(exponents_GM) * np.log1p(np.abs(exponents_GM) / 0.02)
+    place_GM = np.concatenate([signed_GM, 3 * shapes_GS / span_S], axis=1)
     chosen: list[int] = []
     for index in np.argsort(objective_G, kind="stable"):
         if not np.isfinite(objective_G[index]):

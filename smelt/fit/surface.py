@@ -75,9 +75,9 @@ class SurfaceFit:
     column_ranges: dict[str, tuple[float, float]]
     noise_log: float | None
     noise_loss: float | None
-    draws: dict[str, np.ndarray] | None = None
+    draws: dict[str, np.ndarray] | None = dataclasses.field(default=None, repr=False)
     spread: float = 1.0
-    refit: "_Refit | None" = None
+    refit: "_Refit | None" = dataclasses.field(default=None, repr=False)
 
     def predict(self, columns: Mapping[str, Sequence | np.ndarray | float]) -> np.ndarray:
         """Predicted losses at `columns`, in the unit of the fitted losses."""
@@ -177,23 +177,46 @@ def checked_objective(objective: str, delta: float | str) -> tuple[float, bool]:
 def minimum(
     bound: Bound, starts_SP: np.ndarray, weight_N: np.ndarray, delta: float | str
 ) -> tuple[Bound, solver.Solution, str]:
-    """The polished starts under the problem's threshold, or under the one that their own residuals settle at."""
+    """The polished starts under the problem's threshold, or under the one that their own residuals settle at.
+
+    Where the lowest of them is no law (`binding.degenerate`) such minima are many, and a wider screen looks again.
+    """
+    bound, solution, rule = _settled(bound, starts_SP, weight_N, delta)
+    if not binding.degenerate(bound, solution.parameters_RP[int(np.argmin(solution.objective_R))]):
+        return bound, solution, rule
+    wide_SP = binding.starts(bound, weight_N, wide=True)
+    wider = solver.polish(bound.problem, wide_SP, weight_N)
+    if wider.objective_R.min() < solution.objective_R.min() * (1 - solver.STARTS_AGREE_RELATIVE):
+        again_SP = np.concatenate([starts_SP, solver.centred(bound.problem, wider.parameters_RP)])
+        return _settled(bound, again_SP, weight_N, delta)
+    names = [field.name for field in dataclasses.fields(solution)]
+    both = {name: np.concatenate([getattr(solution, name), getattr(wider, name)]) for name in names}
+    return bound, solver.Solution(**both), rule
+
+
+def _settled(
+    bound: Bound, starts_SP: np.ndarray, weight_N: np.ndarray, delta: float | str
+) -> tuple[Bound, solver.Solution, str]:
     problem = bound.problem
     if delta != "auto" or not 0 < problem.delta < math.inf:
         rule = {0.0: "none: absolute residuals", math.inf: "none: least squares"}.get(problem.delta, "given")
         return bound, solver.polish(problem, starts_SP, weight_N), rule
     unit = math.exp(problem.log_loss_N.mean()) if problem.raw else 1.0
     problem = dataclasses.replace(problem, delta=problem.delta * unit)
-    rule = f"auto: 1.345 x 1.4826 MAD of the residuals, not settled after {MAX_AUTO_ROUNDS} rounds"
+    # A law can meet as many rows as it has parameters. Where these are half of all, their median says nothing.
+    met = min(problem.num_parameters, len(weight_N) - 1) if 2 * problem.num_parameters >= len(weight_N) else 0
+    scale = f"median of all residuals but the {met} smallest" if met else "MAD of the residuals"
+    rule = f"auto: 1.345 x 1.4826 {scale}, not settled after {MAX_AUTO_ROUNDS} rounds"
     for round_ in range(1, MAX_AUTO_ROUNDS + 1):
         solution = solver.polish(problem, starts_SP, weight_N)
         starts_SP = solver.centred(problem, solution.parameters_RP)
         best_RP = starts_SP[int(np.argmin(solution.objective_R))][None]
         residual_N = residuals(problem, best_RP, problem.log_loss_N[None])[0][0]
-        spread = float(np.median(np.abs(residual_N - np.median(residual_N))))
+        size_N = np.abs(residual_N - (0.0 if met else np.median(residual_N)))
+        spread = float(np.median(np.sort(size_N)[met:]))
         wanted = max(AUTO_DELTA * spread, SMALLEST_AUTO_DELTA * unit)
         if abs(wanted / problem.delta - 1) < AUTO_DELTA_SETTLED:
-            rule = f"auto: 1.345 x 1.4826 MAD of the residuals, settled in {round_} rounds"
+            rule = f"auto: 1.345 x 1.4826 {scale}, settled in {round_} rounds"
             break
         if round_ > MAX_AUTO_ROUNDS // 4:  # the median jumps between two rows, and delta with it: halve the steps
             wanted = math.sqrt(wanted * problem.delta)
