@@ -22,7 +22,7 @@ from smelt.report import style
 from smelt.report.tables import label_of
 
 Analysis = Mapping[str, Any]
-CORRECTED: dict[str, Any] = {"marker": "D", "linestyle": "", "markersize": 5, "markerfacecolor": "white", "zorder": 6}
+CORRECTED: dict[str, Any] = {"marker": "D", "linestyle": "", "markersize": 8, "markerfacecolor": "none", "zorder": 6}
 
 
 def isoflop(analysis: Analysis) -> Figure | None:

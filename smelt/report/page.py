@@ -199,14 +199,14 @@ def _hangs_on(analysis: Mapping[str, Any], profiles: Mapping[str, Mapping[str, A
     """By variant: its name, what tells its figures apart, sentences on its fit, and on it beside the reference."""
     found = []
     for name, parts in words.hangs_on(analysis).items():
-        of_profiles = [flag["message"] for profile in profiles.get(name, {}).values() for flag in profile["warnings"]]
+        of_profiles = [flag for profile in profiles.get(name, {}).values() for flag in profile["warnings"]]
         found.append(
             {
                 "name": name,
                 "suffix": words.suffix(analysis["variants"], name),
                 "sentences": [parts[part] for part in words.OF_ONE if part in parts],
                 "compared": [parts[part] for part in words.OF_TWO if part in parts],
-                "profile_warnings": of_profiles,
+                "profile_warnings": [f"{flags.HEADS[flag['code']]}: {flag['message']}." for flag in of_profiles],
             }
         )
     return found

@@ -177,6 +177,7 @@ COLUMNS = {
     "compute": "size \u00d7 tokens",
     "tokens per size": "tokens per size",
 }
+SHAPES = {"slope": "a slope", "bend": "a bend", "spread": "an uneven scatter"}
 PATTERN_LEVEL = 0.01  # below it, after correction for their number, a pattern is named: as the fit flags it
 
 
@@ -274,7 +275,7 @@ def _odd_runs(diagnosed: Mapping[str, Any], names: Mapping[str, str]) -> str:
         errors = diagnosed["influence"][name][row]
         without = at[name] - errors * diagnosed["standard_errors"][name]
         text += (
-            f"; the one that moves it most is {named(labels[row], names)}: without it {name.replace('_', ' ')} goes "
+            f"; the one that moves it most is {named(labels[row], names)}: without it {_parameter(name)} goes "
             f"from {tables.short(at[name], 3)} to {tables.short(without, 3)}, {abs(errors):.1f} standard errors"
         )
     most = max(range(len(labels)), key=lambda row: diagnosed["leverage"][row])
@@ -287,6 +288,10 @@ def _odd_runs(diagnosed: Mapping[str, Any], names: Mapping[str, str]) -> str:
     return f"{text}. No run decides more than {share} of the law's own value there."
 
 
+def _parameter(name: str) -> str:
+    return f"the {name.replace('_', ' ')}" if "_" in name else name
+
+
 def _patterns(diagnosed: Mapping[str, Any]) -> str:
     """What residuals still know of sizes, tokens and budgets."""
     if "patterns" in diagnosed["reasons"]:
@@ -296,7 +301,7 @@ def _patterns(diagnosed: Mapping[str, Any]) -> str:
     text = f"What is left over shows no slope, bend or uneven scatter along {', '.join(columns)}"
     if seen:
         words = [
-            f"a {pattern['shape']} along {COLUMNS.get(pattern['column'], pattern['column'])} "
+            f"{SHAPES[pattern['shape']]} along {COLUMNS.get(pattern['column'], pattern['column'])} "
             f"({tables.number(pattern['correlation'], 2)}, p = {_p(pattern['p_adjusted'])})"
             for pattern in seen
         ]
