@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from smelt.errors import BadInput
-from smelt.fit import laws, tables
+from smelt.fit import laws, tables, traded
 from smelt.fit.currency import (
     Arm,
     CostFit,
@@ -26,6 +26,7 @@ from smelt.fit.refits import allocation_exponent
 from smelt.fit.result import Estimate, Flag, estimate
 from smelt.fit.savings import gain_at_loss, savings
 from smelt.fit.surface import SurfaceFit, predict
+from smelt.fit.traded import TradedFrontier
 
 FAR = 10.0  # times outside the rows
 COST_STREAM = 6  # apart from the streams of other draws under the same seed
@@ -37,7 +38,8 @@ class Answer:
 
     loss          at the optimum an interval of the law's loss; of a run a prediction interval, its scatter included
     compute_flops   of training; of training and inference where tokens are to be served
-    size          in `size_column`: num_params, or flops_per_token where the law is in FLOPs
+    size          in `size_column`: num_params, or as `traded.size_column` says
+    size_within_1_percent   the sizes that reach the optimum's loss with 1 % more compute
     cost          the measured column that was asked for (train_secs, stored_bytes) at the optimum
     extrapolation   the factor by which the compute (or any column) leaves the rows, 1 inside; extent the same in words
     reason        why there is no answer
@@ -51,6 +53,7 @@ class Answer:
     num_tokens: Estimate | None = None
     tokens_per_param: Estimate | None = None
     loss: Estimate | None = None
+    size_within_1_percent: tuple[float, float] | None = None
     cost: Estimate | None = None
     extrapolation: float | None = None
     extent: str | None = None
@@ -103,6 +106,8 @@ def optima(
             found += [_of_frontier(frontier, name, float(point)) for point in points]
         else:
             arm = _arm(fits, name, fixed)
+            if (column is not None or inference_tokens is not None) and not traded.is_closed(fits.law):
+                raise BadInput(f"{fits.law.equation} has optima at training FLOPs alone; leave the other currency out")
             cost = None if column is None else fit_cost(arm.columns, column, size_column=_size_column(fits))
             found += [_of_surface(fits, name, arm, float(point), cost, inference_tokens) for point in points]
     return found
@@ -118,10 +123,10 @@ def _arm(fits: Groups, name: str, fixed: Mapping[str, float] | None = None) -> A
 
 
 def _size_column(fits: Groups) -> str:
-    return "flops_per_token" if "flops_per_token" in fits.law.columns else "num_params"
+    return traded.size_column(fits.law) or "num_params"
 
 
-def _of_frontier(frontier: Frontier, name: str, compute: float) -> Answer:
+def _of_frontier(frontier: Frontier | TradedFrontier, name: str, compute: float) -> Answer:
     factor = frontier.outside(compute)
     return Answer(
         group=name,
@@ -150,9 +155,11 @@ def _of_surface(
         num_tokens=optimum.num_tokens,
         tokens_per_param=optimum.tokens_per_param,
         loss=optimum.loss,
+        size_within_1_percent=optimum.size_within_1_percent,
         cost=None if cost is None else _cost_at_optimum(arm, cost, compute, fits.method["seed"]),
         extrapolation=factor,
         extent=extent(factor),
+        reason=None if optimum.loss.value is not None else optimum.loss.reason,
         warnings=_reach(factor, f"the optimum at {compute:.3g} FLOPs", name) + (() if cost is None else cost.warnings),
     )
 
@@ -176,7 +183,7 @@ def _cost_at_optimum(arm: Arm, cost: CostFit, compute: float, seed: int) -> Esti
     )
 
 
-def _frontier_loss(frontier: Frontier, compute: float) -> Estimate:
+def _frontier_loss(frontier: Frontier | TradedFrontier, compute: float) -> Estimate:
     draws = frontier.loss_draws([compute])
     return estimate(
         float(frontier.loss(compute)),
@@ -286,9 +293,8 @@ def exponents(fits: Groups, name: str) -> dict[str, Estimate]:
     optimal size and tokens in compute (N* ~ C^a), and that of the frontier; what the law has not is left out."""
     surface, frontier = fits.surfaces[name], fits.frontiers[name].get("surface")
     found: dict[str, Estimate] = {} if surface is None else {**surface.estimates, **_constants(surface)}
-    if surface is not None and frontier is not None and not is_frontier(fits.law):
+    if surface is not None and isinstance(frontier, Frontier) and not is_frontier(fits.law):
         found |= _allocation(surface)
-    if frontier is not None and not is_frontier(fits.law):
         found["frontier_exponent"] = frontier.estimates["exponent"]
     return found
 

@@ -6,6 +6,8 @@ al. 2022, equation 4):
 
     F* = (a A (C/k)^c / (c K))^(1/(a+c)),   D* = C / (k F*),   loss* = E + P C^-g,   g = a c / (a + c)
     P  = (1 + a/c) A^(c/(a+c)) (c K k^c / a)^(a/(a+c))
+
+The surface of a law of any other form has its frontier and optima by `traded`, number by number.
 """
 
 import dataclasses
@@ -14,11 +16,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from smelt.errors import BadInput
-from smelt.fit import laws, solver, tables
+from smelt.fit import laws, solver, tables, traded
 from smelt.fit.result import Estimate, Flag, estimate
 from smelt.fit.surface import SurfaceFit
+from smelt.fit.traded import TradedFrontier, estimates, outside
 
 WHOLE_STEPS = 1.02  # runs end on whole steps: an optimum at a nominal budget may lie that far outside its own runs
+DEAD_FLOOR = 1e-9  # of the smallest loss, as in `binding.named`
+DRAWN = "surface refitted to bootstrap draws by unit"
 NOISE_STREAM = 3  # apart from the stream that resamples units under the same seed
 
 
@@ -38,7 +43,7 @@ class Frontier:
     compute_range_flops: tuple[float, float]
     estimates: dict[str, Estimate]
     warnings: tuple[Flag, ...] = ()
-    draws: dict[str, np.ndarray] | None = None
+    draws: dict[str, np.ndarray] | None = dataclasses.field(default=None, repr=False)
     spread: float = 1.0
 
     def loss(self, compute_flops: np.ndarray | float) -> np.ndarray:
@@ -68,11 +73,6 @@ class Frontier:
     def outside(self, compute_flops: float) -> float:
         """The factor by which a compute lies outside the data, 1 inside."""
         return outside(compute_flops, self.compute_range_flops)
-
-
-def outside(value: float, covered: tuple[float, float]) -> float:
-    """The factor by which `value` lies outside the range `covered`, 1 inside."""
-    return float(max(value / covered[1], covered[0] / value, 1.0))
 
 
 def inverted(floor, log_coefficient, exponent, loss) -> np.ndarray:
@@ -111,7 +111,7 @@ def fit_frontier(
     ones = np.ones(len(losses))
     solution = solver.polish(problem, solver.screen(problem, solver.exponent_grid([-1]), ones, 6), ones)
     point_P = solution.parameters_RP[int(np.argmin(solution.objective_R))]
-    floor, log_coefficient, exponent = _unpacked(point_P[None], saturating)
+    floor, log_coefficient, exponent = _unpacked(point_P[None], saturating, losses.min())
     residual = log_loss - np.log(_loss(floor, log_coefficient, exponent, log_compute))[0]
 
     values = {"floor": float(floor[0]), "log_coefficient": float(log_coefficient[0]), "exponent": float(exponent[0])}
@@ -136,18 +136,20 @@ def fit_frontier(
         kind=law.name,
         **values,
         compute_range_flops=(float(compute.min()), float(compute.max())),
-        estimates={
-            name: estimate(values[name], None if by_name is None else by_name[name], method=method, reason=reason)
-            for name in kept
-        },
+        estimates=estimates(values, by_name, names=kept, method=method, reason=reason),
         warnings=tuple(flags),
         draws=by_name,
     )
 
 
-def _unpacked(parameters_RP: np.ndarray, saturating: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _unpacked(
+    parameters_RP: np.ndarray, saturating: bool, smallest_loss: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Floor, ln coefficient and exponent; a floor at the solver's bound is the zero that it stands for."""
     if saturating:
-        return np.exp(parameters_RP[:, 0]), parameters_RP[:, 1], parameters_RP[:, 2]
+        floor_R = np.exp(parameters_RP[:, 0])
+        floor_R = np.where(floor_R < DEAD_FLOOR * smallest_loss, 0.0, floor_R)
+        return floor_R, parameters_RP[:, 1], parameters_RP[:, 2]
     return np.zeros(len(parameters_RP)), parameters_RP[:, 0], parameters_RP[:, 1]
 
 
@@ -165,7 +167,7 @@ def _refitted(problem: solver.Problem, point_P: np.ndarray, loss_draws: np.ndarr
         found = solution.parameters_RP
         found[~solution.converged_R] = np.nan
         parameters_RP[usable] = found
-    floor, log_coefficient, exponent = _unpacked(parameters_RP, saturating)
+    floor, log_coefficient, exponent = _unpacked(parameters_RP, saturating, float(np.exp(problem.log_loss_N.min())))
     unusable = np.isnan(parameters_RP[:, 0])
     return {"floor": np.where(unusable, np.nan, floor), "log_coefficient": log_coefficient, "exponent": exponent}
 
@@ -195,7 +197,8 @@ def _flags(values: Mapping[str, float], losses: np.ndarray, saturating: bool, nu
             Flag(code="few_budgets", message=f"{num_budgets} budgets leave the form of the frontier next to unchecked")
         )
     if saturating and values["floor"] < 0.02 * losses.min():
-        flags.append(Flag(code="floor_not_identified", message="the points show no irreducible loss"))
+        message = "the frontier through these points has next to no floor: they show no irreducible loss"
+        flags.append(Flag(code="floor_not_identified", message=message))
     if values["exponent"] <= 0:
         flags.append(
             Flag(
@@ -208,10 +211,12 @@ def _flags(values: Mapping[str, float], losses: np.ndarray, saturating: bool, nu
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Optimum:
-    """Where a surface's loss is least at a compute: size (num_params or FLOPs per token), tokens and loss.
+    """Where a surface's loss is least at a compute: size (`traded.size_column`), tokens and loss.
 
     extrapolation   the largest factor by which the compute, the size or the tokens leave the fitted rows (1 inside);
                     None for a law that was given, not fitted
+    size_within_1_percent   the smallest and the largest size that reach this loss with 1 % more compute, by the law
+                    as fitted: how flat the optimum is; None without one, and where tokens are to be served
     """
 
     compute_flops: float
@@ -221,17 +226,18 @@ class Optimum:
     tokens_per_param: Estimate
     extrapolation: float | None
     warnings: tuple[Flag, ...]
+    size_within_1_percent: tuple[float, float] | None = None
 
 
 def axes(fit: SurfaceFit, flops_per_unit: float | None) -> tuple[str, float, laws.Term, laws.Term]:
-    """The size column, k of C = k size tokens, and the two terms."""
+    """The size column, k of C = k size tokens, and the two terms of a law whose frontier is in closed form."""
     terms = {
         name: [term for term in fit.law.terms for power in term.powers if power.column == name]
         for name in ("flops_per_token", "num_params", "num_tokens")
     }
     size = next((name for name in ("flops_per_token", "num_params") if terms[name]), "num_params")
     both = terms[size] + terms["num_tokens"]
-    if len(fit.law.terms) != 2 or len(both) != 2 or not terms[size] or both[0] is both[1]:
+    if not traded.is_closed(fit.law):
         raise BadInput(f"{fit.law.equation} has no size term and token term to trade; fit chinchilla or smelt")
     if size == "flops_per_token":
         if flops_per_unit not in (None, 1.0):
@@ -273,12 +279,24 @@ def surface_frontier(
     compute_range_flops: tuple[float, float],
     flops_per_unit: float | None = None,
     **fixed: float,
-) -> Frontier:
+) -> Frontier | TradedFrontier:
     """The frontier of a fitted surface under C = flops_per_token * num_tokens, or C = flops_per_unit * N * D.
 
-    `fixed` gives the law's other columns (density = 1 - S for SMELT's). Draws of the fit carry over. Raises BadInput
-    where the law has no size and token terms to trade, or an exponent is not above zero.
+    `fixed` gives the law's other columns (density = 1 - S for SMELT's), recurrent_share of a looped model's law and
+    total_per_active of one in both (`traded.trade` says what goes with the size). Draws of the fit carry over. Raises
+    BadInput where the law has no size and tokens to trade, or its loss falls to one end of all sizes.
     """
+    if not traded.is_closed(fit.law):
+        return traded.traded_frontier(
+            fit.law,
+            fit.parameters,
+            fit.draws,
+            traded.valley(fit.law, flops_per_unit, fixed, _covered(fit)),
+            compute_range_flops=compute_range_flops,
+            spread=fit.spread,
+            method=DRAWN,
+        )
+    traded.trade(fit.law, flops_per_unit, fixed)  # what lacks, or goes with the size, is refused alike for every law
     floor, log_P, g, *_ = frontier_parameters(fit, fit.parameters, flops_per_unit, fixed)
     if not np.isfinite(log_P):
         raise BadInput(f"the surface has no frontier: its exponents {fit.parameters} are not both above 0; add runs")
@@ -287,15 +305,17 @@ def surface_frontier(
         floor_R, log_P_R, g_R, *_ = frontier_parameters(fit, fit.draws, flops_per_unit, fixed)
         draws = {"floor": np.where(np.isnan(g_R), np.nan, floor_R), "log_coefficient": log_P_R, "exponent": g_R}
     values = {"floor": float(floor), "log_coefficient": float(log_P), "exponent": float(g)}
-    method = "surface refitted to bootstrap draws by unit"
     return Frontier(
         kind="surface",
         **values,
         compute_range_flops=compute_range_flops,
-        estimates={
-            n: estimate(values[n], None if draws is None else draws[n], method=method, spread=fit.spread)
-            for n in ("floor", "exponent")
-        },
+        estimates=estimates(
+            values,
+            draws,
+            names=("floor", "exponent") if fit.law.floor else ("exponent",),
+            method=DRAWN,
+            spread=fit.spread,
+        ),
         draws=draws,
         spread=fit.spread,
     )
@@ -306,27 +326,40 @@ def surface_optimum(
 ) -> Optimum:
     """Size, tokens, loss and tokens per parameter where the surface's loss is least at `compute_flops`.
 
-    Tokens per parameter takes the size as num_params, or as flops_per_token / 6 where the law is in FLOPs (SMELT).
-    An optimum outside the fitted rows is flagged "extrapolated", beyond ten times "extrapolated_far".
+    Tokens per parameter takes the size as a number of parameters, or as flops_per_token / 6 where the law is in FLOPs
+    (SMELT). An optimum outside the fitted rows is flagged "extrapolated", beyond ten times "extrapolated_far". Where
+    the loss falls to one end of all sizes there is no number but the reason. `fixed` is as in `surface_frontier`.
     """
-    method = "surface refitted to bootstrap draws by unit"
-    size_name, *_ = axes(fit, flops_per_unit)
+    valley = traded.valley(fit.law, flops_per_unit, fixed, _covered(fit))
+    size_name, closed, log_compute = valley.trade.size_column, traded.is_closed(fit.law), float(np.log(compute_flops))
 
     def at(parameters):
-        floor, log_P, g, *_ = found = frontier_parameters(fit, parameters, flops_per_unit, fixed)
-        log_size, log_tokens = log_optimum(found, compute_flops)
+        if closed:
+            floor, log_P, g, *_ = found = frontier_parameters(fit, parameters, flops_per_unit, fixed)
+            log_size, log_tokens = log_optimum(found, compute_flops)
+            with np.errstate(over="ignore"):
+                loss = floor + np.exp(log_P - g * log_compute)
+        else:
+            log_size = valley.log_best(parameters, log_compute)
+            log_tokens = log_compute - np.log(valley.trade.flops_per_size) - log_size
+            loss = traded.least(valley, parameters, log_compute)
         with np.errstate(over="ignore"):  # of draws whose exponents are next to nothing
             per_param = np.exp(log_tokens - log_size) * (6.0 if size_name == "flops_per_token" else 1.0)
-            return np.exp(log_size), np.exp(log_tokens), floor + np.exp(log_P - g * np.log(compute_flops)), per_param
+            return np.exp(log_size), np.exp(log_tokens), loss, per_param
 
     values = at(fit.parameters)
     draws = (None,) * 4 if fit.draws is None else at(fit.draws)
+    known = bool(np.isfinite(values[0]))
     size, tokens, loss, per_param = (
-        estimate(float(value), draw, method=method, spread=fit.spread)
+        estimate(float(value), draw, method=DRAWN, spread=fit.spread, reason=None if known else traded.NO_OPTIMUM)
         for value, draw in zip(values, draws, strict=True)
     )
+    flat = valley.flat(fit.parameters, log_compute, float(np.log(values[0]))) if known else None
     flags = []
-    factor, what = furthest_outside(fit, size_name, float(values[0]), float(values[1]))
+    if closed:
+        factor, what = furthest_outside(fit, size_name, float(values[0]), float(values[1]))
+    else:
+        factor, what = _columns_outside(fit, valley, float(values[0]), float(values[1]))
     if factor is not None and factor > WHOLE_STEPS:
         message = f"the optimum at {compute_flops:.3g} FLOPs lies {factor:.3g} times outside the rows in {what}"
         flags.append(Flag(code="extrapolated" if factor <= 10 else "extrapolated_far", message=message))
@@ -338,7 +371,12 @@ def surface_optimum(
         tokens_per_param=per_param,
         extrapolation=factor,
         warnings=tuple(flags),
+        size_within_1_percent=None if flat is None else (float(np.exp(flat[0])), float(np.exp(flat[1]))),
     )
+
+
+def _covered(fit: SurfaceFit) -> Mapping[str, tuple[float, float]]:
+    return getattr(fit, "column_ranges", {})  # a law that was given comes without rows
 
 
 def log_optimum(found: tuple, compute_flops: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
@@ -351,7 +389,7 @@ def log_optimum(found: tuple, compute_flops: np.ndarray | float) -> tuple[np.nda
 
 def furthest_outside(fit: SurfaceFit, size_name: str, size: float, num_tokens: float) -> tuple[float | None, str]:
     """The largest factor by which a size, tokens or their product leave the fitted rows (1 inside), and which."""
-    covered = getattr(fit, "column_ranges", {})  # a law that was given comes without rows
+    covered = _covered(fit)
     values = {
         "size": (size_name, size),
         "tokens": ("num_tokens", num_tokens),
@@ -361,6 +399,19 @@ def furthest_outside(fit: SurfaceFit, size_name: str, size: float, num_tokens: f
     if not factors or not all(np.isfinite(list(factors.values()))):
         return None, ""
     what = max(factors, key=lambda word: factors[word])
+    return factors[what], what
+
+
+def _columns_outside(
+    fit: SurfaceFit, valley: traded.Valley, size: float, num_tokens: float
+) -> tuple[float | None, str]:
+    """The same of every column that follows the size or is held, and of num_params times tokens."""
+    covered, values = _covered(fit), valley.column_values(size, num_tokens)
+    values |= {f"{name} x num_tokens": value * num_tokens for name, value in values.items()}
+    factors = {name: outside(value, covered[name]) for name, value in values.items() if name in covered}
+    if not factors or not all(np.isfinite(list(factors.values()))):
+        return None, ""
+    what = max(factors, key=lambda name: factors[name])
     return factors[what], what
 
 

@@ -7,21 +7,23 @@ loss column (validation, one domain, bits per byte). It does not know whether gr
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from smelt.errors import BadInput
-from smelt.fit import intervals, isoflop, laws, tables
+from smelt.fit import intervals, isoflop, laws, tables, traded
 from smelt.fit.frontier import Frontier, fit_frontier, surface_frontier
-from smelt.fit.result import Flag, estimate
+from smelt.fit.result import Flag
 from smelt.fit.surface import SurfaceFit, bootstrap, fit_surface
+from smelt.fit.traded import TradedFrontier, estimates
 
 FRONTIER_KINDS = ("pure", "saturating", "surface")
 MAX_POINTS = 7  # of a compute range, where no budgets are named
 # C = k N D with one k: attention and head make k fall with size; beyond this the optimum is that of a mean run.
 MAX_UNIT_SPREAD = 1.1
+MIN_RUNS_FOR_VERDICT = 10  # two for each of the five coefficients of a surface: chosen
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,7 @@ class Groups:
     rows: dict[str, dict]
     minima: dict[str, list[isoflop.Minimum]]
     surfaces: dict[str, SurfaceFit | None]
-    frontiers: dict[str, dict[str, Frontier]]
+    frontiers: dict[str, dict[str, Frontier | TradedFrontier]]
     frontier_options: dict[str, dict[str, Any]]
     compute_range_flops: dict[str, tuple[float, float] | None]
     reasons: dict[str, dict[str, str]]
@@ -77,16 +79,18 @@ def fit_groups(
     """Every fit of a grid of runs, or of anybody's table.
 
     `table` holds one list or array a column, one entry a run: `loss_column` and the law's columns; and where there are
-    any group, budget_flops (nominal, a label), num_params, num_tokens, train_flops (as achieved), train_secs,
-    stored_bytes, pair (the label of the size that matched runs of several groups share), run_id, row (its place in a
-    file) and unit. Training FLOPs per token are train_flops / num_tokens; a column flops_per_token that says otherwise
-    is refused. Without a group all rows are one; without budgets there are no IsoFLOP minima.
+    any group, budget_flops (nominal, a label), num_params, num_tokens, train_flops (as achieved; compute_flops is
+    taken for it), train_secs, stored_bytes, pair (the label of the size that matched runs of several groups share),
+    run_id, row (its place in a file) and unit. Training FLOPs per token are train_flops / num_tokens; a column
+    flops_per_token that says otherwise is refused. Without a group all rows are one; without budgets there are no
+    IsoFLOP minima.
 
     `law` is fitted to each group and its frontier taken under C = flops_per_token * num_tokens (`fixed` gives
-    density for SMELT's law), or under C = flops_per_unit * num_params * num_tokens for a law in num_params:
-    flops_per_unit is given for all groups, or is the geometric mean over a group's own rows. A law in compute_flops
-    alone is its own frontier. `objective` and `delta` are those of `fit_surface`, `widen` that of `bootstrap`.
-    `budgets_flops` adds budgets to those of the table at which savings are given.
+    density for SMELT's law), or under C = flops_per_unit * num_params * num_tokens for a law in num_params (`traded`
+    says what stands for num_params in a law of active parameters, of a density or of a loop): flops_per_unit is given
+    for all groups, or is the geometric mean over a group's own rows. A law in compute_flops alone is its own frontier.
+    `objective` and `delta` are those of `fit_surface`, `widen` that of `bootstrap`. `budgets_flops` adds budgets to
+    those of the table at which savings are given.
 
     What is resampled as one: rows of an equal `unit`; else of an equal (budget, pair); else, without budgets, of an
     equal pair or run_id; else each row.
@@ -119,7 +123,7 @@ def fit_groups(
     minima = minima or {name: [] for name in names}
     counts = intervals.joint_counts({name: by_group[name]["unit"] for name in names}, draws=draws, seed=seed)
     surfaces: dict[str, SurfaceFit | None] = {}
-    frontiers: dict[str, dict[str, Frontier]] = {}
+    frontiers: dict[str, dict[str, Frontier | TradedFrontier]] = {}
     options: dict[str, dict[str, Any]] = {}
     for name, group in by_group.items():
         why = reasons[name]
@@ -166,10 +170,23 @@ def fit_groups(
 def recommended(fits: Groups, name: str) -> str | None:
     """The kind of frontier that a saving of `name` over the reference is best read from; None where they share none.
 
-    The surface is unbiased and covers in simulation; a pure law is biased wherever the loss saturates.
+    The surface is unbiased and covers in simulation; a pure law is biased wherever the loss saturates. A surface that
+    `unproven` speaks against comes after the others.
     """
     both = fits.frontiers[name].keys() & fits.frontiers[fits.reference].keys()
-    return next((kind for kind in ("surface", "saturating", "pure") if kind in both), None)
+    surfaces = [fits.surfaces[group] for group in (name, fits.reference)]
+    doubts = [unproven(s.num_rows, {flag.code for flag in s.warnings}) for s in surfaces if s is not None]
+    others = ("saturating", "pure")
+    order = (*others, "surface") if any(doubts) else ("surface", *others)
+    return next((kind for kind in order if kind in both), None)
+
+
+def unproven(num_rows: int, codes: Collection[str]) -> str | None:
+    """Why a surface fitted to so many runs, with warnings of these codes, carries no verdict where another frontier can
+    be had: "few_runs", "not_certified", or None."""
+    if num_rows < MIN_RUNS_FOR_VERDICT:
+        return "few_runs"
+    return "not_certified" if "not_certified" in codes else None
 
 
 def why_no_frontier(fits: Groups, name: str, kind: str) -> str:
@@ -210,15 +227,16 @@ def _objective_in_words(objective: str, delta: float | str) -> str:
 
 def _flops_per_unit(law: laws.Law, name: str, group: Mapping, given: float | None) -> tuple[float | None, list[Flag]]:
     """k of C = k num_params num_tokens: as given, else the geometric mean over the group's rows."""
-    if given is not None or "num_params" not in law.columns or not {"train_flops", "num_tokens"} <= group.keys():
+    units = traded.units(law, group)
+    if given is not None or units is None or not {"train_flops", "num_tokens"} <= group.keys():
         return given, []
-    each = group["train_flops"] / (group["num_params"] * group["num_tokens"])
+    each = group["train_flops"] / (units * group["num_tokens"])
     mean, spread = float(np.exp(np.log(each).mean())), float(each.max() / each.min())
     if spread <= MAX_UNIT_SPREAD:
         return mean, []
     message = (
-        f"{name}: train_flops / (num_params num_tokens) goes from {each.min():.4g} to {each.max():.4g}; frontiers and "
-        f"optima take its mean {mean:.4g}, a law in flops_per_token takes each row's own"
+        f"{name}: train_flops / ({traded.size_column(law)} num_tokens) goes from {each.min():.4g} to {each.max():.4g}; "
+        f"frontiers and optima take its mean {mean:.4g}, a law in flops_per_token takes each row's own"
     )
     return mean, [Flag(code="flops_per_unit_varies", message=message)]
 
@@ -227,7 +245,9 @@ def is_frontier(law: laws.Law) -> bool:
     return law.columns == ("compute_flops",) and len(law.terms) == 1
 
 
-def _of_surface(surface: SurfaceFit, covered: tuple[float, float] | None, options: Mapping[str, Any]) -> Frontier:
+def _of_surface(
+    surface: SurfaceFit, covered: tuple[float, float] | None, options: Mapping[str, Any]
+) -> Frontier | TradedFrontier:
     if covered is None:
         raise BadInput("the compute of the rows is not known; give train_flops (or 6ND where that is meant)")
     if not is_frontier(surface.law):
@@ -240,17 +260,17 @@ def _of_surface(surface: SurfaceFit, covered: tuple[float, float] | None, option
         return {"floor": floor, "log_coefficient": np.log(values[term.coefficient]), "exponent": exponent}
 
     point, draws = read(surface.parameters), None if surface.draws is None else read(surface.draws)
-    method = "law fitted again to bootstrap draws by unit"
     return Frontier(
         kind=surface.law.name,
         **{key: float(value) for key, value in point.items()},
         compute_range_flops=covered,
-        estimates={
-            key: estimate(
-                float(point[key]), None if draws is None else draws[key], method=method, spread=surface.spread
-            )
-            for key in ("floor", "exponent")
-        },
+        estimates=estimates(
+            point,
+            draws,
+            names=("floor", "exponent") if surface.law.floor else ("exponent",),
+            method="law fitted again to bootstrap draws by unit",
+            spread=surface.spread,
+        ),
         draws=draws,
         spread=surface.spread,
     )
@@ -277,7 +297,8 @@ def _pairing_flags(by_group: Mapping[str, Mapping], reference: str) -> list[Flag
             flags.append(
                 Flag(
                     code="unpaired_runs",
-                    message=f"{alone} cells (budget, pair) of {name} and {reference} have no partner: drawn alone",
+                    message=f"{alone} cells (budget, pair) of {name} and {reference} have no partner: drawn alone; "
+                    "where they have one, give both the same label in a column pair (pair=COLUMN)",
                 )
             )
     return flags

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from smelt.fit import tables
+from smelt.fit import tables, traded
 from smelt.fit.frontier import Frontier
 from smelt.fit.result import Estimate, Flag, estimate
 
@@ -62,7 +62,9 @@ def savings(target: Frontier, reference: Frontier, budgets_flops: Sequence | np.
         loss = float(target.loss(budget))
         needed = float(reference.compute(loss))
         reason, outside = None, target.outside(budget)
-        if not np.isfinite(needed):
+        if np.isnan(needed):  # of one law or the other the loss falls to an end of all sizes there
+            reason = traded.NO_OPTIMUM
+        elif not np.isfinite(needed):
             reason = f"the target's loss {loss:.4g} is not above the reference's floor {reference.floor:.4g}"
         else:
             outside = max(outside, reference.outside(needed))
@@ -177,7 +179,9 @@ def gain_at_loss(target: Frontier, reference: Frontier, losses: Sequence | np.nd
         ours, theirs = float(target.compute(loss)), float(reference.compute(loss))
         reason = outside = None
         for who, needed, frontier in (("target", ours, target), ("reference", theirs, reference)):
-            if reason is None and not np.isfinite(needed):
+            if reason is None and np.isnan(needed):
+                reason = traded.NO_OPTIMUM
+            elif reason is None and not np.isfinite(needed):
                 reason = f"the loss {loss:.4g} is not above the {who}'s floor {frontier.floor:.4g}"
         if reason is None:
             outside = max(target.outside(ours), reference.outside(theirs))
@@ -245,18 +249,17 @@ def crossing(target: Frontier, reference: Frontier) -> Crossing:
     >>> round(crossing(*pair).compute.value)  # 20 C^-0.2 = 2 C^-0.1
     10000000000
     """
-    names = ("floor", "log_coefficient", "exponent")
-    ours, theirs = ([np.array([getattr(f, name)]) for name in names] for f in (target, reference))
     low = max(target.compute_range_flops[0], reference.compute_range_flops[0])
     high = min(target.compute_range_flops[1], reference.compute_range_flops[1])
     middle = 0.5 * (np.log(low) + np.log(high))
-    window = (min(np.log(low), np.log(high)) - CROSSING_REACH_LOG, max(np.log(low), np.log(high)) + CROSSING_REACH_LOG)
-    (down, up, gap) = (float(value[0]) for value in _crossings(ours, theirs, window))
+    ends = sorted((np.log(low), np.log(high)))
+    (down, up, gap) = (float(value[0]) for value in _all_crossings(target, reference, ends, None))
     roots = [root for root in (down, up) if np.isfinite(root)]
     method = "the frontiers crossed draw by draw"
     if not roots:
         which = "the same as" if gap == 0 else "below" if gap < 0 else "above"
-        reason = f"the target's frontier is {which} the reference's at every compute"
+        where = "at every compute" if _are_powers(target, reference) else "as far as ten times outside the data"
+        reason = f"the target's frontier is {which} the reference's {where}"
         return Crossing(
             compute=estimate(None, method=method, reason=reason),
             loss=None,
@@ -275,8 +278,7 @@ def crossing(target: Frontier, reference: Frontier) -> Crossing:
     draws, frac = None, None
     num = shared_draws(target, reference)
     if num:
-        draws_of = ([frontier.draws[name][:num] for name in names] for frontier in (target, reference))
-        down_R, up_R, gap_R = _crossings(*draws_of, window)
+        down_R, up_R, gap_R = _all_crossings(target, reference, ends, num)
         same_R, other_R = (down_R, up_R) if better_above else (up_R, down_R)
         # Better throughout: what is sought lies below all computes where the target wins above it, else beyond them.
         never_R = np.where((gap_R < 0) == better_above, -np.inf, np.inf)
@@ -306,6 +308,25 @@ def crossing(target: Frontier, reference: Frontier) -> Crossing:
         crossing_frac=frac,
         warnings=tuple(flags),
     )
+
+
+def _are_powers(target: Frontier, reference: Frontier) -> bool:
+    return isinstance(target, Frontier) and isinstance(reference, Frontier)
+
+
+def _all_crossings(
+    target: Frontier, reference: Frontier, ends: Sequence[float], num_draws: int | None
+) -> tuple[np.ndarray, ...]:
+    """`_crossings` of the point, or of draws. Frontiers that are no power law are searched no further than a saving
+    may extrapolate."""
+    if not _are_powers(target, reference):
+        reach = np.log(MAX_EXTRAPOLATION)
+        return traded.crossings(target, reference, (ends[0] - reach, ends[1] + reach), num_draws)
+    window = (ends[0] - CROSSING_REACH_LOG, ends[1] + CROSSING_REACH_LOG)
+    names = ("floor", "log_coefficient", "exponent")
+    if num_draws is None:
+        return _crossings(*([np.array([getattr(f, name)]) for name in names] for f in (target, reference)), window)
+    return _crossings(*([f.draws[name][:num_draws] for name in names] for f in (target, reference)), window)
 
 
 def _crossings(ours: Sequence, theirs: Sequence, window: tuple[float, float]) -> tuple[np.ndarray, ...]:

@@ -25,7 +25,7 @@ QUANTITIES = {
 }
 SHARE = "'Draws that save' is the plain share of the draws; intervals are moved out from theirs where rows are few."
 COSTS = {"secs": "training seconds", "bytes": "stored bytes"}
-SIZES = {"num_params": "parameters", "flops_per_token": "FLOPs per token"}
+SIZES = {"num_params": "parameters", "num_params_active": "active parameters", "flops_per_token": "FLOPs per token"}
 
 
 def _made(headings: Mapping[str, bool], rows: Sequence[Sequence[str]], note: str = "") -> Table:
@@ -129,24 +129,33 @@ def optima(answers: Sequence[Mapping[str, Any]], loss_unit: str, currency: str =
     served = currency.partition("inference:")[2]
     size = next((SIZES[a["size_column"]] for a in answers if a["size_column"]), None)
     headings = {"group": False, f"FLOPs with {served} tokens served" if served else "FLOPs": True}
+    flat = any(answer["size_within_1_percent"] for answer in answers)
     if size is not None:
-        headings |= {f"optimal {size}": True, "tokens": True, "tokens per parameter": True}
+        headings |= {f"optimal {size}": True, **({"within 1 %": True} if flat else {})}
+        headings |= {"tokens": True, "tokens per parameter": True}
     rows = []
     for answer in answers:
         compute = answer["compute_flops"]
         row = [answer["group"], NONE if compute is None else flops(compute)]
         if size is not None:
             ratio = significant(answer["tokens_per_param"], 3)
-            row += [sized(answer["size"]), sized(answer["num_tokens"]), ratio]
+            row += [sized(answer["size"]), *([_between(answer["size_within_1_percent"])] if flat else [])]
+            row += [sized(answer["num_tokens"]), ratio]
         costs = [significant(answer["cost"], 3)] if currency in COSTS else []
         rows.append([*row, significant(answer["loss"], 4), *costs, answer["extent"] or answer["reason"] or ""])
     note = "Intervals are 95 %, of the law's optimum; one run's loss scatters beyond."
     if size == SIZES["flops_per_token"]:
         note += " Tokens per parameter count a parameter as six training FLOPs per token."
+    if flat:
+        note += " Sizes within 1 % reach the optimum's loss with 1 % more compute."
     headings[f"loss ({loss_unit})"] = True
     if currency in COSTS:
         headings[COSTS[currency]] = True
     return _made({**headings, "": False}, rows, note)
+
+
+def _between(ends: Sequence[float] | None) -> str:
+    return NONE if ends is None else f"{tables.si(ends[0])} to {tables.si(ends[1])}"
 
 
 def runs(answers: Sequence[Mapping[str, Any]], loss_unit: str) -> Table:
