@@ -28,7 +28,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from smelt.errors import BadInput
-from smelt.fit import refits
+from smelt.fit import intervals, refits, tables
 from smelt.fit.result import Estimate, Flag
 from smelt.fit.surface import SurfaceFit, refit_held
 
@@ -95,8 +95,8 @@ def profile(fit: SurfaceFit, name: str, *, points: int = 41, confidence: float =
     >>> bool(found.interval.low < 0.3 < found.interval.high), found.flat
     (True, False)
     """
-    if points < 3:
-        raise BadInput(f"points is {points}; a profile needs 3 or more, 41 for a smooth line")
+    points = intervals.whole("points", points, 3, "a profile needs 3 or more, 41 for a smooth line")
+    confidence = tables.number("confidence", confidence, "a share between 0 and 1, such as 0.95", low=0, high=1)
     line, axis = quantile(1, refits.spare_rows(fit), confidence), _axis(fit, name)
     spread = axis.centre + axis.scale * np.append(-COARSE, COARSE)
     grid = np.unique(np.clip(np.append(spread, [axis.low, axis.high]), axis.low, axis.high))

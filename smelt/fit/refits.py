@@ -29,6 +29,7 @@ from smelt.fit.surface import SurfaceFit
 BANDWIDTH_SIGMAS = 0.8
 NORMAL_SIGMAS = 1.4826  # median |r| of normal noise is its standard deviation over this
 WINSOR_SIGMAS = 1.345  # residuals are clipped there where one outlier should not make a pattern
+EXACT_LOG = 1e-11  # residuals of a noise-free table, measured: 1e-14 to 1e-12
 ALLOCATION = "allocation_exponent"
 TOKENS_PER_SIZE = "tokens per size"
 BATCH = 250  # replicates at a time: their arrays stay in the cache
@@ -177,9 +178,16 @@ def spare_rows(fit: SurfaceFit) -> int:
     return spare
 
 
+def refuse_exact(residuals_log: np.ndarray) -> None:
+    """BadInput for residuals of rounding alone: a noise-free table has no scatter to hold anything against."""
+    if np.abs(residuals_log).max() < EXACT_LOG:
+        raise BadInput("the law meets the rows exactly; there is no scatter to tell how sure its parameters are")
+
+
 def scores(fit: SurfaceFit) -> Scores:
-    """A, B and sigma at the minimum. BadInput where no row is to spare."""
+    """A, B and sigma at the minimum. BadInput where no row is to spare, and where the law meets all of them."""
     spare_rows(fit)
+    refuse_exact(fit.residuals_log)
     return scores_of(residuals(fit), own_rows(fit).weights, fit.delta, len(fit.law.parameters))
 
 
@@ -271,6 +279,7 @@ def allocation_exponent(fit: SurfaceFit, parameters: Mapping[str, np.ndarray | f
 def per_rise(fit: SurfaceFit) -> float:
     """What a rise of the objective is multiplied by to be q times F's first argument: 2 A / B (see `profiles`)."""
     spare_rows(fit)
+    refuse_exact(fit.residuals_log)
     return per_rise_of(residuals(fit), own_rows(fit).weights, fit.delta, len(fit.law.parameters))
 
 

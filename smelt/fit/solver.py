@@ -15,6 +15,7 @@ Arrays carry their axes: R replicates, K terms, Q coefficients, P parameters, N 
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -41,6 +42,7 @@ MAX_VALUES = 400  # of one term's exponents: beyond, a table of pairs of them co
 # second: between them the objective's own rounding (1e-16) hides whether a step gains.
 GRADIENT_AIM = 1e-9
 GRADIENT_TOLERANCE = 1e-6
+HIDDEN_GRADIENT = 1e-4  # accepted at most, however small delta is; what a Newton step gains is tested beside it
 # Rounding of a residual; relative to a threshold below it in size, that of a gradient.
 RESIDUAL_ROUNDING = 1e-14
 STARTS_AGREE_RELATIVE = 1e-9
@@ -219,7 +221,11 @@ def _residual_unit(problem: Problem) -> float:
 
 
 def _gradient_tolerance(problem: Problem) -> float:
-    return max(GRADIENT_TOLERANCE, RESIDUAL_ROUNDING / problem.smooth_delta)
+    if problem.delta == 0:
+        return max(GRADIENT_TOLERANCE, RESIDUAL_ROUNDING / problem.smooth_delta)
+    # Rounding of residuals is 2e-16 / delta of the objective, and a gradient gains as its square.
+    hidden = math.sqrt(np.finfo(float).eps * _residual_unit(problem) / problem.delta)
+    return max(GRADIENT_TOLERANCE, min(hidden, HIDDEN_GRADIENT))
 
 
 def _bounded_step(

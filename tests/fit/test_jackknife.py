@@ -79,7 +79,7 @@ def test_few_groups_and_medians_are_flagged():
     ("groups", "words"),
     [
         ([0] * 10 + [1] * 10, "2 groups cannot be left out in turn"),
-        ([0, 1, 2], "has 3 labels, the fit 20 rows"),
+        ([0, 1, 2], "has 3 labels for 20 rows"),
         ([0] * 18 + [1, 2], "without its largest group the fit has 2 rows"),
     ],
 )
