@@ -38,6 +38,7 @@ class NestedTest:
     p_value        how often T is as large where the smaller law holds
     joint_p_value  of the differences against the spread of their joint draws (Wald's test, F(q, n - P)); None where
                    there are no groups
+    decisive       "p_value" or "joint_p_value": which of the two the sentence goes by
     differences    by group, then by parameter: the group's estimate less the first group's, with a 95 % interval of
                    joint draws; empty where there are no groups
     sentence       what it says
@@ -48,6 +49,7 @@ class NestedTest:
     degrees: tuple[int, int]
     p_value: float
     joint_p_value: float | None
+    decisive: str
     differences: dict[str, dict[str, Estimate]]
     sentence: str
     assumes: str
@@ -102,15 +104,17 @@ def shared_test(
     partners = units is not None and len(set().union(*map(set, units.values()))) < sum(
         len(set(u)) for u in units.values()
     )
-    decisive = joint_p_value if partners and joint_p_value is not None else p_value
+    by_draws = partners and joint_p_value is not None
+    decisive = joint_p_value if by_draws else p_value
     verdict = "the rows tell them apart" if decisive < LEVEL else "the rows do not tell them apart"
-    by = f"joint draws of partners p = {decisive:.2g}; " if partners else ""
+    by = f"joint draws of partners p = {decisive:.2g}; " if by_draws else ""
     return NestedTest(
         question=f"are {names} the same in {groups}?",
         statistic=statistic,
         degrees=degrees,
         p_value=p_value,
         joint_p_value=joint_p_value,
+        decisive="joint_p_value" if by_draws else "p_value",
         differences=differences,
         sentence=f"{names} of {groups}: {verdict} ({by}T = {statistic:.3g} on {degrees[0]} and {degrees[1]} degrees, "
         f"p = {p_value:.2g})",
@@ -175,7 +179,7 @@ def floor_test(fit: SurfaceFit) -> NestedTest:
     if not np.isfinite(statistic):
         raise BadInput(f"the law without {floor} has no minimum that could be found; fit a law without a floor instead")
     degrees = 1, refits.spare_rows(fit)
-    p_value = 0.5 * _tail(statistic, degrees) if fit.parameters[floor] > 0 else 1.0
+    p_value = floor_p_value(fit, statistic)
     if p_value < LEVEL:
         verdict = f"the rows show a floor, {floor} = {fit.parameters[floor]:.4g}"
     else:
@@ -187,11 +191,18 @@ def floor_test(fit: SurfaceFit) -> NestedTest:
         degrees=degrees,
         p_value=p_value,
         joint_p_value=None,
+        decisive="p_value",
         differences={},
         sentence=f"{verdict} (T = {statistic:.3g} on 1 and {degrees[1]} degrees, p = {p_value:.2g})",
         assumes="rows that are independent and scatter alike, and a law whose terms are power laws throughout: a bend "
         "of any other cause passes for a floor",
     )
+
+
+def floor_p_value(fit: SurfaceFit, statistic: float) -> float:
+    """How often T of a law without its floor is as large where there is none: half of F's tail, for a floor is never
+    below zero."""
+    return 0.5 * _tail(statistic, (1, refits.spare_rows(fit))) if fit.parameters[fit.law.floor] > 0 else 1.0
 
 
 def _tail(statistic: float, degrees: tuple[int, int]) -> float:
