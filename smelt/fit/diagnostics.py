@@ -16,10 +16,10 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
-from smelt.fit import leave_out, patterns, refits, solver
+from smelt.fit import leave_out, nested, patterns, refits, solver
 from smelt.fit.leave_out import HeldOut, WithoutWorst
 from smelt.fit.patterns import BudgetEffect, Neighbours, Pattern
-from smelt.fit.profiles import quantile
+from smelt.fit.profiles import quantile, ratio
 from smelt.fit.refits import Rows
 from smelt.fit.result import Flag
 from smelt.fit.surface import SurfaceFit
@@ -40,7 +40,8 @@ class Identifiability:
     correlations      of the estimates of exponents, shapes and floor, by "one, other"
     rise              by exponent and side, and for a law without its floor: the robust ratio T of `profiles` there, 9
                       where the minimum is a parabola and the parameter moved by three standard errors
-    level             of T, below which a value is inside the 95 % interval
+    level             of T, below which a value is inside the 95 % interval; the floor's test is one-sided
+                      (`nested.floor_test`)
     """
 
     condition_number: float
@@ -226,7 +227,7 @@ def _identifiability(rows: Rows, errors: dict[str, float]) -> Identifiability:
 def _rise(rows: Rows, errors: dict[str, float]) -> dict[str, float]:
     """T where an exponent is moved by three standard errors to either side, and where the floor is taken away.
 
-    One polish from the fit itself: an upper bound of T, in practice the same to a few digits.
+    An exponent takes one polish from the fit itself: an upper bound of T, in practice the same to a few digits.
     """
     fit, own = rows.fit, refits.own_rows(rows.fit)
     places = own.bound.index[""]
@@ -236,17 +237,19 @@ def _rise(rows: Rows, errors: dict[str, float]) -> dict[str, float]:
             reach = FLATNESS_ERRORS * errors[name]
             moves[f"{name} - {FLATNESS_ERRORS:g} errors"] = (places[name], fit.parameters[name] - reach)
             moves[f"{name} + {FLATNESS_ERRORS:g} errors"] = (places[name], fit.parameters[name] + reach)
+    without_floor = {}
     if fit.law.floor is not None:
-        moves[f"{fit.law.floor} = 0"] = (places[fit.law.floor], solver.lowest(own.problem))
+        at_zero, _, _ = ratio(fit, fit.law.floor, np.array([0.0]))
+        without_floor = {f"{fit.law.floor} = 0": float(at_zero[0])} if np.isfinite(at_zero[0]) else {}
     if not moves:
-        return {}
+        return without_floor
     start_RP = np.repeat(solver.centred(own.problem, own.parameters_P[None]), len(moves), axis=0)
     held_RP = np.zeros(start_RP.shape, dtype=bool)
     for row, (column, value) in enumerate(moves.values()):
         start_RP[row, column], held_RP[row, column] = value, True
     solution = solver.polish(own.problem, start_RP, own.weights, held=held_RP)
     rises = refits.per_rise(fit) * np.maximum(solution.objective_R - fit.certificate.objective, 0.0)
-    return {name: float(rises[row]) for row, name in enumerate(moves) if solution.converged_R[row]}
+    return {name: float(rises[row]) for row, name in enumerate(moves) if solution.converged_R[row]} | without_floor
 
 
 def _identifiability_flags(fit: SurfaceFit, found: Identifiability, errors: dict[str, float]) -> list[Flag]:
@@ -266,19 +269,18 @@ def _identifiability_flags(fit: SurfaceFit, found: Identifiability, errors: dict
             )
             flags.append(Flag(code="exponent_unsure", message=message))
     for where, rise in found.rise.items():
-        if rise >= found.level:
-            continue
         if where.endswith("= 0"):
             name = where.split()[0]
-            if fit.parameters[name] == 0:
-                continue  # the fit says so itself
-            message = (
-                f"a law without {name} fits these rows as well (robust ratio {rise:.2g}, where {found.level:.3g} "
-                f"would rule it out): they do not show that {name} is {fit.parameters[name]:.4g} rather than 0; do not "
-                "extrapolate on it, and add runs at larger compute"
-            )
-            flags.append(Flag(code="floor_unsure", message=message))
-        else:
+            # The fit says itself where the floor is 0.
+            p_value = nested.floor_p_value(fit, rise)
+            if fit.parameters[name] > 0 and p_value >= nested.LEVEL:
+                message = (
+                    f"a law without {name} fits these rows as well (robust ratio {rise:.2g}, p = {p_value:.2g}): they "
+                    f"do not show that {name} is {fit.parameters[name]:.4g} rather than 0; do not extrapolate on it, "
+                    "and add runs at larger compute"
+                )
+                flags.append(Flag(code="floor_unsure", message=message))
+        elif rise < found.level:
             message = (
                 f"the objective hardly rises at {where} (robust ratio {rise:.2g} of {found.level:.3g}): the interval "
                 "is longer on that side than the standard error says; take the profile"

@@ -115,6 +115,13 @@ def test_without_budgets_the_largest_fifth_of_compute_is_held_out():
     assert set(compute[list(diagnostics.largest_out.row_indices)]) == set(np.sort(compute)[-4:])
 
 
+def test_one_row_that_is_held_out_is_told_as_one():
+    compute = np.geomspace(1e15, 1e18, 7)
+    losses = (2 + 3e4 * compute**-0.3) * np.exp(0.002 * np.sin(np.arange(7.0) ** 2))
+    _, diagnostics = found({"compute_flops": compute}, losses, "saturating")
+    assert diagnostics.largest_out.what == "the row of largest compute"
+
+
 def test_a_law_that_lacks_the_floor_is_caught_by_its_residuals():
     compute = np.geomspace(1e15, 1e19, 30)
     columns = {"compute_flops": compute}
@@ -212,6 +219,20 @@ def test_a_floor_that_rows_do_not_show_is_called_unsure():
     _, diagnostics = found(columns, noisy(reducible, 3), budgets=budgets)
     assert "floor_unsure" in codes(diagnostics)
     assert diagnostics.identifiability.rise["E = 0"] < diagnostics.identifiability.level
+
+
+def test_a_floor_is_unsure_exactly_where_its_test_does_not_show_it():
+    columns, _, budgets = grid()
+    said = []
+    small = fit.predicted_loss(fit.FLOPS_TOKENS, {**planted.LAW, "E": 0.04}, columns)
+    for seed in range(8):
+        surface, diagnostics = found(columns, noisy(small, seed), budgets=budgets)
+        tested = fit.floor_test(surface)
+        unsure = "floor_unsure" in codes(diagnostics)
+        assert unsure == (surface.parameters["E"] > 0 and tested.p_value >= 0.05), seed
+        said.append((unsure, 0.025 < tested.p_value < 0.05))
+    assert {unsure for unsure, _ in said} == {True, False}
+    assert any(one_sided for _, one_sided in said)  # where a test with two sides says the other thing
 
 
 @pytest.mark.parametrize("objective", ["absolute_log", "huber_raw", "squares_raw"])

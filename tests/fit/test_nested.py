@@ -67,6 +67,7 @@ def test_partners_that_share_their_error_are_told_apart_by_joint_draws():
     assert "the rows tell them apart (joint draws of partners" in paired.sentence
     alone = fit.shared_test(tables, losses, "flops_tokens", draws=200)
     assert alone.joint_p_value > 0.05
+    assert (paired.decisive, alone.decisive) == ("joint_p_value", "p_value")
     assert paired.differences["target"]["a"].low > 0
 
 
