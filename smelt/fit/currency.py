@@ -267,7 +267,7 @@ class ServingFrontier:
     inference_tokens: float
     tokens_per_size_range: tuple[float, float]
     point: dict[str, np.ndarray]
-    draws: dict[str, np.ndarray] | None
+    draws: dict[str, np.ndarray] | None = dataclasses.field(repr=False)
 
     @property
     def spread(self) -> float:

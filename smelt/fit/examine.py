@@ -90,8 +90,10 @@ def _floor(fits: Groups, name: str) -> NestedTest | None:
 
 def _shared(fits: Groups, name: str) -> NestedTest | None:
     both = (fits.reference, name)
-    if any(fits.surfaces[group] is None for group in both) or is_frontier(fits.law):
+    if any(fits.surfaces[group] is None for group in both):
         return None
+    if is_frontier(fits.law):
+        raise BadInput("a law in compute alone is a frontier of one exponent: compare the savings read off it")
     rows: dict[str, Any] = {group: fits.rows[group] for group in both}
     return shared_test(
         {group: {column: rows[group][column] for column in fits.law.columns} for group in both},

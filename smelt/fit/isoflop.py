@@ -61,7 +61,7 @@ class Minimum:
     coefficients: tuple[float, float, float] | None  # loss = c0 + c1 x + c2 x^2, x = ln size
     estimates: dict[str, Estimate]
     warnings: tuple[Flag, ...]
-    draws: dict[str, np.ndarray]
+    draws: dict[str, np.ndarray] = dataclasses.field(repr=False)
 
     @property
     def usable(self) -> bool:

@@ -59,7 +59,7 @@ class Link:
     num_rows: int
     loss_range: tuple[float, float]
     widening: float
-    draws: dict[str, np.ndarray] | None
+    draws: dict[str, np.ndarray] | None = dataclasses.field(repr=False)
 
     def accuracy(self, loss: Sequence | np.ndarray | float) -> np.ndarray:
         """The link at losses, in the unit of the scores."""

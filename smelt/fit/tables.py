@@ -170,6 +170,8 @@ def rows_of_groups(
     """Checked columns, what is left out, flags, and what the bootstrap resamples in words."""
     if flops_per_unit is not None:
         number("flops_per_unit", flops_per_unit, "k of C = k N D, 6 by Chinchilla's count", low=0)
+    if "compute_flops" in table and "train_flops" not in table:
+        table = {**table, "train_flops": table["compute_flops"]}
     optional = [name for name in (*SIZES, *CURRENCIES) if name in table]
     needed = list(dict.fromkeys([*optional, *_needed(law, table), loss_column]))
     for name in needed:
@@ -196,8 +198,10 @@ def rows_of_groups(
     if "budget_flops" in rows:
         rows["budget_flops"] = one_number_a_budget(rows["budget_flops"])
     rows["loss_nats"] = rows.pop(loss_column)
-    if flops_per_unit is not None and "train_flops" not in rows and {"num_params", "num_tokens"} <= rows.keys():
-        rows["train_flops"] = flops_per_unit * rows["num_params"] * rows["num_tokens"]
+    units = traded.units(law, rows)
+    units = rows.get("num_params") if units is None else units
+    if flops_per_unit is not None and "train_flops" not in rows and units is not None and "num_tokens" in rows:
+        rows["train_flops"] = flops_per_unit * units * rows["num_tokens"]
     if {"train_flops", "num_tokens"} <= rows.keys():
         rows["flops_per_token"] = rows["train_flops"] / rows["num_tokens"]
     if "train_flops" in rows and "compute_flops" not in rows:

@@ -364,7 +364,7 @@ class TradedFrontier:
     estimates: dict[str, Estimate]
     warnings: tuple[Flag, ...] = ()
     spread: float = 1.0
-    draws: dict[str, np.ndarray] | None = None
+    draws: dict[str, np.ndarray] | None = dataclasses.field(default=None, repr=False)
 
     def loss(self, compute_flops: np.ndarray | float) -> np.ndarray:
         """Frontier loss at compute, in the unit of the fitted losses; NaN where it has no optimum."""

@@ -35,7 +35,9 @@ def test_a_law_in_compute_alone_is_not_asked_whether_exponents_are_shared():
     losses = {"a": 3e3 * compute**-0.15, "b": 3e3 * compute**-0.2}
     table = {name: [*compute, *compute] for name in ("compute_flops", "train_flops")}
     table |= {"group": ["a"] * 12 + ["b"] * 12, "loss_nats": [*losses["a"], *losses["b"]]}
-    assert examine.examine(fit.fit_groups(table, "a", law="pure", draws=50)).shared["b"] is None
+    examined = examine.examine(fit.fit_groups(table, "a", law="pure", draws=50))
+    assert examined.shared["b"] is None
+    assert "compare the savings" in examined.reasons["b"]["shared"]
 
 
 def test_what_cannot_be_asked_has_its_reason(table):

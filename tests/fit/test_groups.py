@@ -92,12 +92,29 @@ def test_a_held_out_run_is_predicted_and_marked_hit_or_miss():
     assert analysis["predictions"][0]["prediction"]["warnings"][0]["code"] == "extrapolated"
 
 
+def test_compute_under_the_name_of_the_law_in_it_is_the_compute_of_the_rows():
+    compute = np.geomspace(1e18, 1e21, 12)
+    loss = (2 + 3e3 * compute**-0.2) * np.exp(0.002 * np.sin(np.arange(12.0) ** 2))
+    fits = fit.fit_groups({"compute_flops": compute, "loss_nats": loss}, law="saturating", draws=20)
+    assert fits.compute_range_flops["all"] == pytest.approx((1e18, 1e21))
+    assert "surface" in fits.frontiers["all"]
+
+
+def test_what_a_fit_prints_of_itself_leaves_its_draws_out():
+    fits = fit.fit_groups(grid(0), "base", draws=300)
+    shown = [fits.surfaces["base"], fits.frontiers["base"]["surface"], fits.minima["base"][0]]
+    assert [len(repr(one)) < 12_000 for one in shown] == [True] * 3
+    assert not any("draws={" in repr(one) for one in shown)
+
+
 def test_a_run_without_a_loss_is_listed_and_a_grid_half_run_still_has_a_result():
     table = grid(6)
     table["loss_nats"][0] = None
     analysis = fit.group_analysis(table, "base", draws=100)
     assert analysis["rows_left_out"] == [{"row": 0, "run_id": 0, "group": "base", "reason": "loss_nats is null"}]
-    assert {"rows_left_out", "unpaired_runs"} <= {flag["code"] for flag in analysis["warnings"]}
+    said = {flag["code"]: flag["message"] for flag in analysis["warnings"]}
+    assert {"rows_left_out", "unpaired_runs"} <= said.keys()
+    assert "pair=" in said["unpaired_runs"]
     first = {name: values[:10] for name, values in grid(6).items()}  # one budget
     half = fit.group_analysis(first, "base", draws=100)
     assert half["groups"]["base"]["surface"] is None
