@@ -383,6 +383,14 @@ def test_flops_counted_in_several_ways_or_in_another_unit_are_flagged(tmp_path, 
     assert codes(found) == code
 
 
+def test_flops_that_overflowed_64_bit_integers_are_named_as_such(tmp_path):
+    runs = [(10**9, 2 * 10**10), (3 * 10**9, 6 * 10**10), (7 * 10**9, 14 * 10**11), (10**8, 10**9)]
+    rows = [(str(n), str(d), str(6 * n * d % 2**64), "3") for n, d in runs]
+    found = table(tmp_path, rows, "N,D,C,L", {**COLUMNS, "train_flops": "C"})
+    assert codes(found) == ["mixed_flops"]
+    assert "3 of 4 rows is 6 num_params num_tokens modulo 2^64" in found.warnings[0].message
+
+
 def test_budgets_of_two_conventions_are_flagged_with_their_ratios(tmp_path):
     rows = [("1e6", "2e7", "3e18", budget, "3") for budget in ("1e18", "3e18", "1.001e18")]
     columns = {"train_flops": "C", "budget_flops": "B", "loss_nats": "L"}

@@ -69,7 +69,8 @@ def column_flags(numbers: Mapping[str, np.ndarray], given: Mapping[str, str]) ->
             message = f"tokens per parameter span {span:.3g} times; what size and tokens each do needs 4 times or more"
             flags.append(Flag(code="narrow_ratio", message=message))
         if {"train_flops", "num_tokens"} <= set(given) and size in given:
-            flags += _flops_flags(numbers["train_flops"] / (6 * numbers[size] * numbers["num_tokens"]), size)
+            flops, sizes, tokens = (numbers[name] for name in ("train_flops", size, "num_tokens"))
+            flags += _overflow_flags(flops, sizes, tokens, size) or _flops_flags(flops / (6 * sizes * tokens), size)
     if {"train_flops", "budget_flops"} <= set(given):
         found = clusters(numbers["train_flops"] / numbers["budget_flops"])
         if len(found) > 1:
@@ -81,6 +82,25 @@ def column_flags(numbers: Mapping[str, np.ndarray], given: Mapping[str, str]) ->
                 )
             )
     return flags
+
+
+def _overflow_flags(flops: np.ndarray, sizes: np.ndarray, tokens: np.ndarray, size: str) -> list[Flag]:
+    """Of 6 N D that somebody multiplied in 64-bit integers, which drop all above 2^64 without a word."""
+    exact = [6 * int(n) * int(d) for n, d in zip(sizes, tokens, strict=True)]
+    wrapped = [
+        row
+        for row, product in enumerate(exact)
+        if product >= 2**64 and math.isclose(product % 2**64, flops[row], rel_tol=1e-12)
+    ]
+    if not wrapped:
+        return []
+    row = wrapped[0]
+    message = (
+        f"train_flops of {len(wrapped)} of {len(flops)} rows is 6 {size} num_tokens modulo 2^64 (such as "
+        f"{flops[row]:.4g} for {float(exact[row]):.4g}): integers overflowed where it was counted, and where it came "
+        "out below 0; leave train_flops out and count it again (--flops 6ND)"
+    )
+    return [Flag(code="mixed_flops", message=message)]
 
 
 def _flops_flags(ratio: np.ndarray, size: str) -> list[Flag]:
