@@ -14,6 +14,7 @@ A fit is its rows and its options: nothing else is kept of it, and its draws are
 """
 
 import dataclasses
+import inspect
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,6 +28,7 @@ from smelt.fit import answers, examine, summary
 CONTENT = "a fit of anybody's table"
 SETTINGS = ("columns", "where", "flops", "best_of", "skip_bad", "drop_duplicates")  # of `foreign.read`
 OPTIONS = ("law", "objective", "delta", "reference", "fixed", "budgets_flops", "draws", "seed")
+DEFAULTS = {name: inspect.signature(fit.fit_groups).parameters[name].default for name in OPTIONS}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +43,14 @@ class Fitted:
 def fit_table(table: foreign.Table, *, profiles: bool = False, **options: Any) -> Fitted:
     """Fit a law to every group of a table that was read; without a group column all rows are one.
 
-    `options` are those of `fit.fit_groups` named in OPTIONS. `profiles` adds the intervals of floor and exponents by
-    the profile of the objective, which take a second for 60 rows. Raises BadInput for a table without a loss, where no
-    group has a fit, and whatever `fit_groups` refuses.
+    `options` are those of `fit.fit_groups` named in OPTIONS; those left out are its defaults. `profiles`
+    adds the intervals of floor and exponents by the profile of the objective, which take a second for 60 rows. Raises
+    BadInput for a table without a loss, where no group has a fit, and whatever `fit_groups` refuses.
     """
+    if unknown := [name for name in options if name not in OPTIONS]:
+        raise BadInput(f"a fit's file does not keep {unknown[0]!r}: give {', '.join(OPTIONS)}, or call fit.fit_groups")
+    options = DEFAULTS | options
+    options["law"] = fit.laws.law(options["law"]).name
     groups = _groups(table, options)
     written, examined = summary.written(groups), fit.jsonable(examine.examine(groups))
     content = {
@@ -95,15 +101,17 @@ def _largest(groups: fit.Groups, name: str) -> answers.Answer:
     return answers.optima(groups, [covered[1]], group=name)[0]
 
 
-def save(fitted: Fitted, path: Path) -> None:
+def save(fitted: Fitted, path: Path | str) -> None:
     """Write the fit; its table is named from the folder of the fit, so that the two can move together."""
+    path = Path(path)
     place = os.path.relpath(fitted.table.path.resolve(), path.resolve().parent)
     table = {**fitted.content["table"], "file": place}
     write_json(path, {**fitted.content, "table": table})
 
 
-def load(path: Path) -> dict[str, Any]:
+def load(path: Path | str) -> dict[str, Any]:
     """What `save` wrote. Raises BadInput for any other file, and for one that lacks what a fit is made again from."""
+    path = Path(path)
     content = read_json(path)
     if not isinstance(content, dict) or content.get("content") != CONTENT:
         raise BadInput(f"{path} is no fit of a table: smelt fit --csv FILE --out {path.name} writes one")
@@ -114,9 +122,10 @@ def load(path: Path) -> dict[str, Any]:
     return content
 
 
-def asked(path: Path, reference: str | None = None) -> tuple[foreign.Table, fit.Groups]:
+def asked(path: Path | str, reference: str | None = None) -> tuple[foreign.Table, fit.Groups]:
     """The rows and the fits of a file, made again, over another reference where one is named. Raises BadInput where the
     rows are not found, or are not the same."""
+    path = Path(path)
     kept = load(path)
     options = kept["options"] if reference is None else {**kept["options"], "reference": reference}
     table = _table(path, kept, None)

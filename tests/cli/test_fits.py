@@ -10,7 +10,7 @@ import pytest
 
 from smelt import fit as fitting
 from smelt.cli import main
-from smelt.errors import EXIT_DONE, EXIT_FAILED
+from smelt.errors import EXIT_DONE, EXIT_FAILED, BadInput
 from tests.fit.planted import CHINCHILLA
 
 COLUMNS = ["--columns", "num_params=N", "num_tokens=D", "loss_nats=L", "--flops", "6ND"]
@@ -200,6 +200,42 @@ def test_tables_are_written_with_their_numbers(theirs, capsys):
         rows = list(csv.DictReader(file))
     alpha = next(row for row in rows if (row["group"], row["quantity"]) == ("dense", "alpha"))
     assert float(alpha["estimate low"]) < float(alpha["estimate"]) < float(alpha["estimate high"])
+
+
+def test_a_fit_in_compute_alone_is_drawn_from_the_columns_that_it_has(theirs, capsys):
+    compute = np.geomspace(1e18, 1e21, 12)
+    loss = (2 + 3e3 * compute**-0.2) * np.exp(0.002 * np.sin(np.arange(12.0) ** 2))
+    (theirs / "c.csv").write_text("\n".join(["C,L", *(f"{c},{y}" for c, y in zip(compute, loss, strict=True))]) + "\n")
+    words = ["--columns", "train_flops=C", "loss_nats=L", "--law", "saturating", "--draws", "50"]
+    done(capsys, "fit", "--csv", "c.csv", *words, "--figures", "f")
+    assert (theirs / "f" / "residuals.svg").exists()
+
+
+def test_a_fit_with_options_left_out_is_kept_and_asked_again(theirs):
+    from smelt import fitted, foreign
+
+    columns = {"num_params": "N", "num_tokens": "D", "loss_nats": "L", "group": "who"}
+    table = foreign.read("theirs.csv", columns, where=["L<9"], flops="6ND")
+    made = fitted.fit_table(table, law="chinchilla", reference="dense", draws=20)
+    fitted.save(made, "kept.json")
+    assert fitted.load("kept.json")["options"] == {**made.content["options"], "budgets_flops": []}
+    _, groups = fitted.asked("kept.json")
+    assert groups.surfaces["sparse"].parameters == made.groups.surfaces["sparse"].parameters
+    with pytest.raises(BadInput, match="does not keep 'widen'"):
+        fitted.fit_table(table, law="chinchilla", reference="dense", widen=False)
+
+
+def test_a_table_of_tests_shows_the_p_that_its_sentence_goes_by():
+    from smelt.report import fits
+
+    found = {"question": "q", "sentence": "s", "p_value": 0.4, "joint_p_value": 0.003, "decisive": "joint_p_value"}
+    content = {
+        "examined": {"floors": {}, "shared": {"b": found}},
+        "fit": {"group_names": ["b"], "savings": {}, "reference": "a"},
+    }
+    (row,) = fits.tests(content).rows
+    assert "0.003" in str(row)
+    assert "0.4" not in str(row)
 
 
 def test_budgets_give_isoflop_curves_and_their_figure(tmp_path, monkeypatch, capsys):
