@@ -79,7 +79,7 @@ def _of_surface(
 
 def _of_table(path: Path, flops_per_unit: float | None) -> Pilot:
     """The fit made again from its rows, which tell the noise of pairs and seeds too."""
-    from smelt import fit, fitted
+    from smelt import fitted
 
     table, groups = fitted.asked(path)
     surface = groups.surfaces[groups.reference]
@@ -101,9 +101,17 @@ def _of_table(path: Path, flops_per_unit: float | None) -> Pilot:
         noise_source=source,
         noise_factors=factors,
         covered_flops=covered,
-        standing=None if budgets is None else fit.standing_points(own, budgets),
+        standing=None if budgets is None else _standing(groups.law, own, budgets),
         warnings=(*surface.warnings, *warnings),
     )
+
+
+def _standing(law: Any, rows: Mapping[str, Any], budgets: Any) -> Any:
+    """The grid in the law's own columns; None for a law without size and tokens, which is no law to plan with."""
+    from smelt import fit
+
+    own = {name: rows[name] for name in law.columns if name in (*fit.designs.SIZE_COLUMNS, "num_tokens")}
+    return fit.standing_points(own, budgets) if len(own) > 1 else None
 
 
 def _noise_of(rows: Mapping[str, Any], law: Any, loss_column: str, name: str) -> tuple[Any, str, Any, tuple[Any, ...]]:
@@ -155,7 +163,7 @@ def of_experiment(name: str, law_name: str | None, flops_per_unit: float | None)
         noise_source=source,
         noise_factors=factors,
         covered_flops=(min(budgets), max(budgets)),
-        standing=fit.standing_points(table(own), budgets),
+        standing=_standing(law, table(own), budgets),
         warnings=(*fitted.warnings, *warnings),
     )
 

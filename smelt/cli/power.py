@@ -207,7 +207,7 @@ def _pilot(
         return pilots.of_numbers(law, parameters, flops_per_unit)
     if source.endswith(TABLE_ENDS):
         raise BadInput(
-            f"{source} is a table: fit it first (smelt fit --csv {source} ... --out FIT.json), then smelt power FIT.json"
+            f"{source} is a table: fit it first (smelt fit --csv {source} ... --out FIT.json), then ask FIT.json"
         )
     if source.endswith(".json"):
         if law is not None:

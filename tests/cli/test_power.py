@@ -142,6 +142,18 @@ def test_a_fit_of_a_table_is_a_pilot_with_its_pairs(capsys, fitted):
     assert result["planned"]["num_runs"] == 40
 
 
+def test_a_grid_is_told_in_the_column_of_its_law(capsys, fitted):
+    words = ["--csv", "runs.csv", "--law", "chinchilla", "--reference", "base", "--draws", "20", "--out", "other.json"]
+    assert main(["fit", *words]) == EXIT_DONE
+    capsys.readouterr()
+    told_in = told(capsys, "other.json")["grid"]
+    table = planted.grid(0)
+    assert told_in["ladder_column"] == "num_params"
+    assert set(told_in["ladder"]) == {
+        n for n, who in zip(table["num_params"], table["group"], strict=True) if who == "base"
+    }
+
+
 def test_an_analysis_is_a_pilot_whose_pairs_share_what_is_said(capsys):
     words = [ROOT / "fits" / "quickstart.json", "--budget-flops", 1e13, "--want", "allocation=0.3"]
     apart, paired = (told(capsys, *words, "--pair-correlation", shared) for shared in (0, 0.6))
@@ -203,6 +215,7 @@ def test_figures_are_drawn_of_one_grid_and_of_one_group(capsys, tmp_path):
         ([*LAW, "--flops-per-unit", 6, *GRID], "nothing tells the noise of a run: give --noise"),
         ([*GIVEN, *GRID, "--noise-unit", "nats", "--pair-correlation", 2], "pair_correlation is 2.0"),
         ([*GIVEN, *GRID, "--delta", "narrow"], "--delta is 'narrow'"),
+        (["runs.csv"], "runs.csv is a table: fit it first (smelt fit --csv runs.csv"),
         (["absent.json", *SEARCH], "absent.json does not exist"),
         ([ROOT / "fits" / "quickstart.prediction.json", *SEARCH], "holds no fitted surface"),
         ([ROOT / "fits" / "quickstart.json"], "there is no grid to judge"),
