@@ -69,6 +69,13 @@ def test_what_is_not_there_is_not_drawn(found):
     assert fit_figures.residual_panels(plain) is None
 
 
+def test_rows_too_few_to_test_are_not_called_without_a_pattern(found):
+    assert "no pattern" in texts(fit_figures.residual_panels(found[1]))
+    said = texts(fit_figures.residual_panels({**fit.jsonable(found[1]), "patterns": []}))
+    assert "too few rows" in said
+    assert "no pattern" not in said
+
+
 def test_refits_that_failed_are_no_odd_rows(found):
     plain = fit.jsonable(found[1])
     plain["influence"] = {name: [None] * 20 for name in plain["influence"]}
