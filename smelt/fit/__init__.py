@@ -12,7 +12,8 @@ Useful alone: `from smelt import fit`. Knows nothing of training, of a ledger or
     shared      several groups in one fit with common exponents or floor: fit_shared, bootstrap_shared, efficiencies
     isoflop     Approach 2: isoflop_minima, correct_minima (without the parabola's bias), allocation
     envelope    Approach 1: envelope of training curves
-    frontier    loss = E + A C^-alpha through points, or of a surface
+    frontier    loss = E + A C^-alpha through points, or of a surface; optima of a surface
+    traded      the same of laws of every form, found number by number over the size at fixed compute
     savings     two frontiers: savings at budgets, gain_at_loss, crossing
     currency    savings in a measured column, or with tokens to serve: currency_savings, serving_frontier
     link        accuracy against loss: fit_link, predict_accuracy
@@ -86,6 +87,7 @@ from smelt.fit.search import Candidate, cheapest
 from smelt.fit.shared import SharedFit, bootstrap_shared, efficiencies, fit_shared
 from smelt.fit.summary import group_analysis
 from smelt.fit.surface import Prediction, SurfaceFit, bootstrap, fit_surface, predict
+from smelt.fit.traded import TradedFrontier
 
 __all__ = [
     "CHINCHILLA",
@@ -128,6 +130,7 @@ __all__ = [
     "SharedFit",
     "SurfaceFit",
     "Term",
+    "TradedFrontier",
     "Width",
     "allocation",
     "bootstrap",

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from smelt.errors import BadInput
+from smelt.fit import traded
 from smelt.fit.laws import Law
 from smelt.fit.result import Flag
 

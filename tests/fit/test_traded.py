@@ -241,6 +241,9 @@ def test_the_flops_of_a_sparse_law_are_those_of_its_active_parameters():
     assert not [flag for flag in fits.warnings if flag.code == "flops_per_unit_varies"]
     (answer,) = answers.optima(fits, [1e20])
     assert answer.size_column == "num_params_active"
+    rows.pop("train_flops")
+    counted = fit.fit_groups(rows, law="moe_sparsity", fixed={"density": 0.1}, flops_per_unit=6.3, draws=50)
+    assert counted.compute_range_flops[counted.reference] == pytest.approx(fits.compute_range_flops[fits.reference])
 
 
 def test_a_surface_of_few_runs_or_without_a_certificate_comes_after_other_frontiers():
