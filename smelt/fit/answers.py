@@ -93,7 +93,7 @@ def optima(
     law in compute alone has a loss and no size. Raises BadInput for a compute that is not above 0, an unknown group and
     a column that the rows have not.
     """
-    points = tables.positive("compute_flops", compute_flops)
+    points = tables.asked("compute_flops", compute_flops)
     found = []
     for name in known(fits, group):
         surface, frontier = fits.surfaces[name], fits.frontiers[name].get("surface")

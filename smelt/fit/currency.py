@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from smelt.errors import BadInput
-from smelt.fit import tables
+from smelt.fit import intervals, tables
 from smelt.fit.frontier import (
     WHOLE_STEPS,
     Optimum,
@@ -110,7 +110,7 @@ class CostFit:
         """[draws, 3] with Student's t tails, or None where nothing tells the scatter."""
         if self.scatter_log is None:
             return None
-        generator = np.random.default_rng(seed)
+        generator = intervals.generator(*seed)
         normal = generator.standard_normal((draws, 3)) * np.sqrt(
             self.spare / generator.chisquare(self.spare, (draws, 1))
         )
@@ -131,6 +131,8 @@ def fit_cost(columns: Mapping[str, Sequence | np.ndarray], name: str, *, size_co
     table = tables.positive_columns(columns, (size_column, "num_tokens", name))
     log_size, log_tokens, y = (np.log(values) for values in table.values())
     num_rows, flags = len(y), []
+    if not num_rows:
+        raise BadInput(f"{name} has no rows; give what runs cost")
     kept = [word for word, x in (("size", log_size), ("tokens", log_tokens)) if np.ptp(x) > 1e-9]
     x = {"size": log_size, "tokens": log_tokens}
     if len(kept) == 2:
@@ -185,7 +187,7 @@ def _measured_savings(target: Arm, reference: Arm, budgets_flops: Sequence, colu
     if any(p_D3 is None for p_D3 in drawn_p):
         drawn = None
     found = []
-    for budget in tables.positive("budgets_flops", budgets_flops):
+    for budget in tables.asked("budgets_flops", budgets_flops):
         loss, needed = (float(value) for value in _matched(points, budget))
         reason, value, factor = None, None, 1.0
         if np.isfinite(needed):
@@ -356,8 +358,8 @@ def serving_frontier(arm: Arm, inference_tokens: float) -> ServingFrontier:
     With none to serve it is `surface_frontier`. Draws of the surface carry over. Raises BadInput for a number of
     tokens below 0 and where the law has no size and token terms to trade.
     """
-    if not (np.isfinite(inference_tokens) and inference_tokens >= 0):
-        raise BadInput(f"inference_tokens is {inference_tokens}; give 0 or more tokens to serve")
+    if inference_tokens != 0:
+        tables.number("inference_tokens", inference_tokens, "0 or more tokens to serve", low=0)
     size_name, k, *_ = axes(arm.surface, arm.flops_per_unit)
     table = tables.positive_columns(arm.columns, (size_name, "num_tokens"))
     ratio = table["num_tokens"] / table[size_name]
@@ -387,6 +389,7 @@ def serving_optimum(frontier: ServingFrontier, cost_flops: float) -> Optimum:
 
     Tokens per parameter takes the size as in `surface_optimum`.
     """
+    cost_flops = tables.number("cost_flops", cost_flops, "FLOPs above 0", low=0)
     per_unit = 6.0 if frontier.size_column == "flops_per_token" else 1.0
 
     def at(p: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:

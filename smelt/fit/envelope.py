@@ -116,14 +116,14 @@ def envelope(
     if (flops_per_unit is None) == (train_flops is None):
         raise BadInput("compute is not known, or known twice; give flops_per_unit (6) or train_flops, one of them")
     if train_flops is None:
-        if not flops_per_unit > 0:
-            raise BadInput(f"flops_per_unit is {flops_per_unit}; give k of C = k N D, 6 by Chinchilla's count")
+        tables.number("flops_per_unit", flops_per_unit, "k of C = k N D, 6 by Chinchilla's count", low=0)
         table["train_flops"] = flops_per_unit * table["num_params"] * table["num_tokens"]
     else:
         table |= tables.positive_columns({"train_flops": train_flops}, ["train_flops"], len(table["loss"]))
-    labels = list(run)
-    if len(labels) != len(table["loss"]):
-        raise BadInput(f"run has {len(labels)} labels, loss {len(table['loss'])} rows; give one a point")
+    labels = tables.labels("run", run, len(table["loss"]))
+    num_points = intervals.whole("num_points", num_points, 10, "give 10 or more, 400 for a smooth envelope")
+    if skip_tokens != 0:
+        tables.number("skip_tokens", skip_tokens, "the tokens of a warm-up, 0 or more", low=0)
     curves, left_out = _curves(labels, table, skip_tokens, num_points)
     stairs = _staircase(curves, np.arange(len(curves.labels)))
     slopes = _slopes(curves, stairs)

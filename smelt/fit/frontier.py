@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from smelt.errors import BadInput
-from smelt.fit import laws, solver, tables, traded
+from smelt.fit import intervals, laws, solver, tables, traded
+from smelt.fit.checks import SAME_LOG
 from smelt.fit.result import Estimate, Flag, estimate
 from smelt.fit.surface import SurfaceFit
 from smelt.fit.traded import TradedFrontier, estimates, outside
@@ -102,9 +103,11 @@ def fit_frontier(
     compute, losses = tables.positive_columns(columns, list(columns)).values()
     num_parameters = 3 if saturating else 2
     form = "E + A C^-alpha" if saturating else "A C^-alpha"
-    num_budgets = len(np.unique(compute))
+    num_budgets = len(np.unique(tables.one_number_a_budget(compute)))
     if num_budgets < num_parameters:
         raise BadInput(f"{num_budgets} budgets cannot fix the {num_parameters} parameters of {form}; add budgets")
+    if np.ptp(np.log(losses)) < SAME_LOG:
+        raise BadInput(f"the loss is {losses[0]:g} at every compute; a frontier needs points that differ in it")
     log_compute, log_loss = np.log(compute), np.log(losses)
     law = laws.SATURATING if saturating else laws.PURE
     problem = solver.problem(law.design({"compute_flops": log_compute}), log_loss, np.inf)
@@ -119,8 +122,13 @@ def fit_frontier(
     method = "the law fitted to draws of its points"
     spare = len(losses) - num_parameters
     rms = float(np.sqrt(residual @ residual / spare)) if spare else 0.0
+    draws = intervals.whole("draws", draws, 0, "give a whole number, 1000 for percentiles, or 0 for none")
+    if loss_draws is not None:
+        loss_draws = np.asarray(loss_draws, dtype=float)
+        if loss_draws.ndim != 2 or loss_draws.shape[1] != len(losses):
+            raise BadInput(f"loss_draws has shape {loss_draws.shape}; give [draws, {len(losses)}], one loss a point")
     if loss_draws is None and spare and draws:
-        generator = np.random.default_rng([seed, NOISE_STREAM])
+        generator = intervals.generator(seed, NOISE_STREAM)
         noise = rms * generator.standard_normal((draws, len(losses)))
         noise *= np.sqrt(spare / generator.chisquare(spare, size=(draws, 1)))
         loss_draws = np.exp(log_loss - residual + noise)
@@ -243,8 +251,10 @@ def axes(fit: SurfaceFit, flops_per_unit: float | None) -> tuple[str, float, law
         if flops_per_unit not in (None, 1.0):
             raise BadInput(f"flops_per_unit is {flops_per_unit}, but C = flops_per_token x num_tokens; leave it out")
         return size, 1.0, *both
-    if flops_per_unit is None or flops_per_unit <= 0:
-        raise BadInput("a law in num_params needs flops_per_unit, k of C = k N D (6 by Chinchilla's count)")
+    if not (flops_per_unit is not None and 0 < flops_per_unit < np.inf):
+        raise BadInput(
+            f"a law in num_params needs flops_per_unit, k of C = k N D (6 by Chinchilla's count); got {flops_per_unit}"
+        )
     return size, float(flops_per_unit), *both
 
 
@@ -286,6 +296,7 @@ def surface_frontier(
     total_per_active of one in both (`traded.trade` says what goes with the size). Draws of the fit carry over. Raises
     BadInput where the law has no size and tokens to trade, or its loss falls to one end of all sizes.
     """
+    compute_range_flops = covered_range(compute_range_flops)
     if not traded.is_closed(fit.law):
         return traded.traded_frontier(
             fit.law,
@@ -330,6 +341,7 @@ def surface_optimum(
     (SMELT). An optimum outside the fitted rows is flagged "extrapolated", beyond ten times "extrapolated_far". Where
     the loss falls to one end of all sizes there is no number but the reason. `fixed` is as in `surface_frontier`.
     """
+    compute_flops = tables.number("compute_flops", compute_flops, "FLOPs above 0", low=0)
     valley = traded.valley(fit.law, flops_per_unit, fixed, _covered(fit))
     size_name, closed, log_compute = valley.trade.size_column, traded.is_closed(fit.law), float(np.log(compute_flops))
 
@@ -419,13 +431,21 @@ def given_frontier(
     floor: float, coefficient: float, exponent: float, compute_range_flops: tuple[float, float]
 ) -> Frontier:
     """A frontier from printed coefficients: no draws, so nothing that is made from it has an interval."""
-    if floor < 0 or coefficient <= 0 or exponent <= 0:
+    if not (0 <= floor < np.inf and 0 < coefficient < np.inf and 0 < exponent < np.inf):
         raise BadInput(f"a frontier needs E >= 0, A > 0, alpha > 0; got {floor}, {coefficient}, {exponent}")
     return Frontier(
         kind="given",
         floor=float(floor),
         log_coefficient=float(np.log(coefficient)),
         exponent=float(exponent),
-        compute_range_flops=compute_range_flops,
+        compute_range_flops=covered_range(compute_range_flops),
         estimates={},
     )
+
+
+def covered_range(compute_range_flops: Sequence[float]) -> tuple[float, float]:
+    """The compute that data cover, checked: (smallest, largest)."""
+    ends = tables.asked("compute_range_flops", compute_range_flops)
+    if len(ends) != 2 or ends[0] > ends[1]:
+        raise BadInput(f"compute_range_flops is {compute_range_flops}; give the smallest and the largest compute")
+    return float(ends[0]), float(ends[1])

@@ -17,7 +17,7 @@ from smelt.fit import intervals, isoflop, laws, tables, traded
 from smelt.fit.frontier import Frontier, fit_frontier, surface_frontier
 from smelt.fit.result import Flag
 from smelt.fit.surface import SurfaceFit, bootstrap, fit_surface
-from smelt.fit.traded import TradedFrontier, estimates
+from smelt.fit.traded import RATIO, SHARE, TradedFrontier, estimates
 
 FRONTIER_KINDS = ("pure", "saturating", "surface")
 MAX_POINTS = 7  # of a compute range, where no budgets are named
@@ -100,11 +100,15 @@ def fit_groups(
     result, with the reason.
     """
     law = laws.law(law)
+    for name, value in (fixed or {}).items():
+        if name not in (*law.columns, SHARE, RATIO):
+            raise BadInput(f"{name} is held at {value}, but {law.equation} has no such column; leave it out")
+        tables.number(name, value, "a number above 0 that the frontier is taken at", low=0)
     rows, left_out, flags, unit_words = tables.rows_of_groups(table, loss_column, law, flops_per_unit)
     names = list(dict.fromkeys(rows["group"]))
     if reference is None and len(names) > 1:
         raise BadInput(f"there are {len(names)} groups and no reference; choose one of {', '.join(map(str, names))}")
-    reference = names[0] if reference is None else reference
+    reference = names[0] if reference is None else str(reference)
     if reference not in names:
         raise BadInput(f"no run is of the group {reference!r}; choose one of {', '.join(map(str, names))}")
     names.sort(key=lambda name: name != reference)  # stable: the reference first, the others as they came
@@ -202,7 +206,7 @@ def _compute_range(group: Mapping) -> tuple[float, float] | None:
 
 def _points(rows: Mapping, ranges: Sequence[tuple[float, float] | None], asked: Sequence[float]) -> list[float]:
     """The table's budgets and those asked for; without either, round points of the compute that all groups cover."""
-    budgets = [*rows.get("budget_flops", ()), *(tables.positive("budgets_flops", asked) if len(asked) else ())]
+    budgets = [*rows.get("budget_flops", ()), *tables.asked("budgets_flops", asked)]
     named = sorted(set(map(float, budgets)))
     known = [covered for covered in ranges if covered is not None]
     if named or not known:

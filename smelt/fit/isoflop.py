@@ -35,6 +35,7 @@ CORRECTION_NOTE = (
 )
 NOISE_STREAM = 1  # apart from the stream that resamples units under the same seed
 MAX_OUTSIDE = 4.0  # times beyond the sizes of a budget, where a surface's optimum can still tell their bias: chosen
+MAX_SEED_SPREAD = 1.01  # in size, of rows that are averaged as seeds of one: counts with rounded shapes differ by less
 WIDE_GRID = 16.0  # times in size from first to last: there the bias is 1.3 % already (same source)
 
 
@@ -116,7 +117,8 @@ def isoflop_minima(
     if num_tokens is not None:
         rows["num_tokens"] = num_tokens
     table: dict = tables.positive_columns(rows, list(rows))
-    table["cell"] = list(table["num_params"]) if cell is None else list(cell)
+    table["budget_flops"] = tables.one_number_a_budget(table["budget_flops"])
+    table["cell"] = _labelled(cell, table["num_params"])
     return minima_of_groups({"": table}, nearest=nearest, draws=draws, seed=seed)[""]
 
 
@@ -172,7 +174,8 @@ def correct_minima(
     names = dict.fromkeys(("num_params", *surface.law.columns, *(("num_tokens",) if "num_tokens" in columns else ())))
     given = {**columns, "loss_nats": loss_nats, "budget_flops": budget_flops}
     table: dict = tables.positive_columns(given, [*names, "loss_nats", "budget_flops"])
-    table["cell"] = list(table["num_params"]) if cell is None else list(cell)
+    table["budget_flops"] = tables.one_number_a_budget(table["budget_flops"])
+    table["cell"] = _labelled(cell, table["num_params"])
     return correct_minima_of_groups({"": table}, {"": surface}, nearest=nearest, draws=draws, seed=seed)[""]
 
 
@@ -214,17 +217,26 @@ def correct_minima_of_groups(
     }
 
 
+def _labelled(cell: Sequence[Hashable] | None, sizes: np.ndarray) -> list[Hashable]:
+    return [float(f"{size:.12g}") for size in sizes] if cell is None else tables.labels("cell", cell, len(sizes))
+
+
 def _parabolas_of_groups(groups: Mapping[str, Mapping], nearest: int | None) -> dict[str, dict]:
-    if nearest is not None and nearest < 3:
-        raise BadInput(f"nearest is {nearest}; a parabola needs 3 sizes, an interval 5 or more: give nearest=5")
+    if nearest is not None:
+        intervals.whole("nearest", nearest, 3, "a parabola needs 3 sizes, an interval 5 or more: give nearest=5")
     # In order of name, so that the order of rows does not move the draws.
     parabolas = {name: _parabolas(groups[name], nearest) for name in sorted(groups)}
     if not any(p is not None for by_budget in parabolas.values() for _, p in by_budget.values()):
-        raise BadInput("no budget has three different sizes; a parabola needs three, an interval five or more")
+        shown = next(iter(groups.values()))["budget_flops"]
+        raise BadInput(
+            f"no budget has three different sizes ({len(np.unique(shown))} budgets in {len(shown)} rows); a parabola "
+            "needs three, an interval five or more: rows of one curve carry one number as their budget"
+        )
     return parabolas
 
 
 def _minima(parabolas: Mapping[str, Mapping], *, draws: int, seed: int) -> dict[str, list[Minimum]]:
+    draws = intervals.whole("draws", draws, 0, "give a whole number, 1000 for percentiles, or 0 for none")
     names = list(parabolas)
     covariance_GG, degrees = _noise(parabolas)
     generator = intervals.generator(seed, NOISE_STREAM)
@@ -294,6 +306,13 @@ def _cells(table: Mapping, rows: np.ndarray) -> dict[Hashable, list[int]]:
     labels, members = list(table["cell"]), {}
     for row in rows:
         members.setdefault(labels[row], []).append(int(row))
+    for label, rows_of_label in members.items():
+        sizes = table["num_params"][rows_of_label]
+        if sizes.max() > MAX_SEED_SPREAD * sizes.min():
+            raise BadInput(
+                f"{label!r} stands for sizes {sizes.min():g} to {sizes.max():g} at one budget of one group; give each "
+                "size a label (cell, or pair) of its own, seeds of one size the same"
+            )
     order = sorted(members, key=lambda label: (float(np.mean(table["num_params"][members[label]])), str(label)))
     return {label: members[label] for label in order}
 
@@ -583,6 +602,8 @@ def allocation(minima: Sequence[Minimum], quantity: str = "num_params") -> Alloc
     if quantity not in ("num_params", "num_tokens"):
         raise BadInput(f"quantity is {quantity!r}; choose num_params or num_tokens")
     used = [m for m in minima if m.usable and getattr(m, f"{quantity}_opt") is not None]
+    if quantity == "num_tokens" and not used and any(m.usable for m in minima):
+        raise BadInput("no minimum has tokens; give num_tokens to isoflop_minima")
     left_out = [m for m in minima if m not in used]
     if len(used) < 2:
         raise BadInput(

@@ -112,8 +112,7 @@ def _largest(rows: Rows, reasons: dict[str, str]) -> tuple[str, np.ndarray] | No
     if rows.budgets is not None:
         levels = np.unique(rows.budgets)
         out = np.flatnonzero(rows.budgets == levels[-1])
-        name = f"{levels[-1]:.4g}".replace("e+", "e") if np.issubdtype(levels.dtype, np.number) else str(levels[-1])
-        what = f"the largest budget, {name}"
+        what = "the largest budget, " + f"{levels[-1]:.4g}".replace("e+", "e")
         if len(levels) < 3:
             reasons["largest_out"] = f"{len(levels)} budgets: without the largest, one budget is no surface"
             return None

@@ -102,24 +102,28 @@ def fit_link(
     weight_N = np.ones(len(losses)) if weights is None else tables.positive("weights", weights)
     if len(weight_N) != len(losses):
         raise BadInput(f"weights has {len(weight_N)} rows, loss {len(losses)}; give one a row")
-    if direction not in DIRECTIONS:
+    if not isinstance(direction, str) or direction not in DIRECTIONS:
         raise BadInput(f"direction is {direction!r}; an accuracy is falling with the loss, an error rising")
-    labels = list(range(len(losses))) if units is None else list(units)
-    if len(labels) != len(losses):
-        raise BadInput(f"units has {len(labels)} labels, loss {len(losses)} rows; give one a row")
+    if units is None:  # a row is drawn by its place among the values, not in the file
+        labels = tables.places([losses, scores, weight_N]).tolist()
+    else:
+        labels = tables.labels("units", units, len(losses))
     num_parameters = 4 if chance is None else 3
-    if len(np.unique(losses)) < num_parameters:
+    num_losses = len(np.unique(np.round(np.log(losses), 9)))
+    if num_losses < num_parameters:
         raise BadInput(
-            f"{len(np.unique(losses))} different losses cannot fix the {num_parameters} parameters of the link; add "
+            f"{num_losses} different losses cannot fix the {num_parameters} parameters of the link; add "
             "runs" + ("" if chance is not None else ", or give chance")
         )
     if np.ptp(scores) == 0:
         raise BadInput(f"accuracy is {scores[0]:g} in every row; a link needs runs that differ in it")
+    if chance is not None:
+        chance = _checked_chance(chance, scores, direction)
     low, high = float(losses.min()), float(losses.max())
     rows = _Rows(
         z_N=(losses - 0.5 * (low + high)) / (high - low),
         y_N=scores,
-        chance=None if chance is None else float(chance),
+        chance=chance,
         sign=DIRECTIONS[direction],
     )
     starts_S2 = _screen(rows, weight_N[None], NUM_STARTS)[0]
@@ -158,16 +162,27 @@ def fit_link(
 
 
 def _finite(name: str, values: Sequence | np.ndarray, num_rows: int) -> np.ndarray:
-    try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise BadInput(f"{name} holds something that is no number; give one number a row") from None
-    if array.shape != (num_rows,):
-        raise BadInput(f"{name} has shape {array.shape}, loss {num_rows} rows; give one number a row")
+    array = tables.numbers(name, values)
+    if len(array) != num_rows:
+        raise BadInput(f"{name} has {len(array)} rows, loss {num_rows}; give one number a row")
     bad = np.flatnonzero(~np.isfinite(array))
     if bad.size:
         raise BadInput(f"{name} is {array[bad[0]]:g} in row {bad[0]}; leave the row out")
     return array
+
+
+def _checked_chance(chance: float, scores: np.ndarray, direction: str) -> float:
+    """What a model that knows nothing scores, in the unit of the scores: some of them must be better."""
+    chance = tables.number("chance", chance, "the score of a model that knows nothing, such as 0.25")
+    best = float(scores.max() if direction == "falling" else scores.min())
+    side = "above" if direction == "falling" else "below"
+    if not (best > chance if direction == "falling" else best < chance):
+        raise BadInput(f"chance is {chance:g} and no score is {side} it, the best is {best:g}; give it in their unit")
+    if 0 < chance < 1 < scores.max():
+        raise BadInput(
+            f"chance is {chance:g} and scores go to {scores.max():g}; give both as shares, or both in per cent"
+        )
+    return chance
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -577,13 +592,17 @@ def predict_accuracy(
             )
         )
     spare = link.num_rows - (4 if link.chance is None else 3)
+    if loss_draws is not None:
+        loss_draws = np.asarray(loss_draws, dtype=float).ravel()
+        if not loss_draws.size:
+            raise BadInput("loss_draws is empty; give draws of the loss, or none for a loss that is known")
     known = "" if loss_draws is None else ", of the loss"
     expected_D = None
     if link.draws is not None:
         known_D = _accuracy(link.draws, np.full(len(link.draws["b"]), value))
         expected_D = expected + link.widening * (known_D - expected)
         if loss_draws is not None:
-            expected_D += _accuracy(link.draws, np.resize(np.asarray(loss_draws, dtype=float), len(known_D))) - known_D
+            expected_D += _accuracy(link.draws, np.resize(loss_draws, len(known_D))) - known_D
     run_D, reason = None, None
     if link.noise is None:
         reason = "as many parameters as rows: the scatter of a run is unknown"

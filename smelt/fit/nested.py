@@ -91,6 +91,7 @@ def shared_test(
         )
     fits = apart.fits
     residual_N = np.concatenate([_residuals(fits[group], values) for group, values in losses.items()])
+    refits.refuse_exact(np.concatenate([one.residuals_log for one in fits.values()]))
     per_rise = refits.per_rise_of(residual_N, apart.refit.weights, apart.delta, apart.num_parameters)
     rise = max(together.certificate.objective - apart.certificate.objective, 0.0)
     degrees = apart.num_parameters - together.num_parameters, spare

@@ -115,6 +115,10 @@ def rows_of(
     miss = float(np.abs(np.log(loss) - np.log(fit.predict(arrays)) - fit.residuals_log).max())
     if miss > 1e-6:
         raise BadInput(f"these are not the rows of the fit (residuals differ by {miss:.3g}); give them in its order")
+    if budgets is not None:
+        budgets = tables.one_number_a_budget(tables.positive("budgets", budgets))
+    if units is not None:
+        units = tables.labels("units", units)
     weight = own_rows(fit).weights / own_rows(fit).weights.mean()
     slopes = jacobian(fit, arrays)
     found, basis = inverse(slopes, weight)
@@ -123,7 +127,7 @@ def rows_of(
         columns=arrays,
         losses=loss,
         labels=tuple(f"row {i}" for i in range(len(loss))) if labels is None else tuple(str(name) for name in labels),
-        budgets=None if budgets is None else np.asarray(budgets),
+        budgets=budgets,
         units=None if units is None else tuple(units),
         axes=axes(arrays),
         weight=weight,

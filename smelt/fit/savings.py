@@ -56,7 +56,7 @@ def savings(target: Frontier, reference: Frontier, budgets_flops: Sequence | np.
     >>> round(savings(*half, [1e19])[0].estimate.value, 6)
     0.5
     """
-    budgets = tables.positive("budgets_flops", budgets_flops)
+    budgets = tables.asked("budgets_flops", budgets_flops)
     found = []
     for budget in budgets:
         loss = float(target.loss(budget))
@@ -175,7 +175,7 @@ def gain_at_loss(target: Frontier, reference: Frontier, losses: Sequence | np.nd
     9.313
     """
     found = []
-    for loss in tables.positive("losses", losses):
+    for loss in tables.asked("losses", losses):
         ours, theirs = float(target.compute(loss)), float(reference.compute(loss))
         reason = outside = None
         for who, needed, frontier in (("target", ours, target), ("reference", theirs, reference)):

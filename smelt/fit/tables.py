@@ -138,6 +138,10 @@ def positive_columns(
     columns: Mapping[str, Sequence | np.ndarray], names: Sequence[str], num_rows: int | None = None
 ) -> dict[str, np.ndarray]:
     """The named columns through `positive`, all of one length; BadInput names a column that is not there."""
+    if isinstance(columns, np.ndarray) or not (hasattr(columns, "__contains__") and hasattr(columns, "keys")):
+        raise BadInput(
+            f"columns are of the type {type(columns).__name__}; give numbers by column name, a dict or a table"
+        )
     checked: dict[str, np.ndarray] = {}
     for name in names:
         if name not in columns:

@@ -37,8 +37,9 @@ NO_OPTIMUM = "at a fixed compute the loss falls to one end of all sizes: there i
 
 
 def outside(value: float, covered: tuple[float, float]) -> float:
-    """The factor by which `value` lies outside the range `covered`, 1 inside."""
-    return float(max(value / covered[1], covered[0] / value, 1.0))
+    """The factor by which `value` lies outside the range `covered`, 1 inside; infinite where it is too small to be
+    a number."""
+    return float(max(value / covered[1], covered[0] / value, 1.0)) if value > 0 else float("inf")
 
 
 def estimates(
@@ -97,8 +98,10 @@ def trade(law: laws.Law, flops_per_unit: float | None, fixed: Mapping[str, float
             raise BadInput(f"{name} is held at {value}; give a number above 0")
     if size == "flops_per_token" and flops_per_unit not in (None, 1.0):
         raise BadInput(f"flops_per_unit is {flops_per_unit}, but C = flops_per_token x num_tokens; leave it out")
-    if size != "flops_per_token" and (flops_per_unit is None or flops_per_unit <= 0):
-        raise BadInput("a law in num_params needs flops_per_unit, k of C = k N D (6 by Chinchilla's count)")
+    if size != "flops_per_token" and not (flops_per_unit is not None and 0 < flops_per_unit < float("inf")):
+        raise BadInput(
+            f"a law in num_params needs flops_per_unit, k of C = k N D (6 by Chinchilla's count); got {flops_per_unit}"
+        )
     per_size = 1.0 if size == "flops_per_token" else float(flops_per_unit or 0.0)
 
     def held(name: str, what: str) -> float:

@@ -146,7 +146,7 @@ def test_an_envelope_with_one_hand_over_has_points_and_no_exponent():
     [
         (lambda c: c["num_params"].__setitem__(0, 1e6), "each size a run of its own"),
         (lambda c: c["num_tokens"].__setitem__(1, c["num_tokens"][0]), "repeats a point"),
-        (lambda c: c["run"].pop(), "one a point"),
+        (lambda c: c["run"].pop(), "labels for .* rows; give one a row"),
         (lambda c: c["loss"].__setitem__(3, float("nan")), "loss is nan in row 3"),
     ],
 )
