@@ -6,7 +6,7 @@ Varies      the quickstart's two smaller budgets, sizes and arms, at rates x1/2,
 Found       As predicted. Over the ten cells the mean loss is lowest at the rule itself for both arms (baseline 2.387,
             2.378, 2.414 nats at x1/2, x1, x2; loop_middle 2.458, 2.434, 2.467); where the three points curve upward
             their vertex lies at 0.82 (baseline) and 0.84 (loop_middle) of the rule. The saving at 1.2e11 FLOPs is
-            -22 % [-89, 5] at x1/2, -28 % [-62, 8] at x1 and -32 % [-176, 14] at x2: tuning does not turn the answer,
+            -28 % [-93, 10] at x1/2, -28 % [-62, 8] at x1 and -36 % [-175, 100] at x2: tuning does not turn the answer,
             and ten runs an arm do not resolve it. Single cells scatter by as much as a factor 2 in rate moves them.
             fits/quickstart_rates.csv; the savings by smelt fit quickstart_rates --variants "baseline, rate x2"
             "loop_middle, rate x2" and its like.
