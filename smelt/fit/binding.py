@@ -21,6 +21,7 @@ SHAPE_REACH = 10.0
 DEAD_SHARE = 1e-9  # of the loss: a term below it at every row changes no digit that was printed
 LEAST_FALL, STEEPEST_FALL = 1e-6, 2.5  # exponents of a loss that falls: chosen, beyond any that was seen
 NUM_STARTS = 8
+NUM_STARTS_WIDE = 48  # where many minima lie as low as one another
 NUM_STARTS_SCATTERED = 16  # where more than three exponents and shapes leave a screen coarse
 
 
@@ -150,7 +151,7 @@ def starts(bound: Bound, weight_N: np.ndarray, *, wide: bool = False) -> np.ndar
     """Centred starts [starts, P] from a screen over all exponents and shapes; `wide`, over exponents of no law too."""
     signs, ranges = axes(bound)
     grid_GM = solver.exponent_grid(list(signs.values()), list(ranges.values()), wide=wide)
-    num_starts = NUM_STARTS if grid_GM.shape[1] <= 3 and not wide else NUM_STARTS_SCATTERED
+    num_starts = NUM_STARTS_WIDE if wide else NUM_STARTS if grid_GM.shape[1] <= 3 else NUM_STARTS_SCATTERED
     return solver.screen(bound.problem, grid_GM, weight_N, num_starts)
 
 
