@@ -18,6 +18,7 @@ import inspect
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import GenericAlias, UnionType
 from typing import Any
 
 from smelt import committed, fit, foreign
@@ -26,8 +27,26 @@ from smelt.files import read_json, write_json
 from smelt.fit import answers, examine, summary
 
 CONTENT = "a fit of anybody's table"
-SETTINGS = ("columns", "where", "flops", "best_of", "skip_bad", "drop_duplicates")  # of `foreign.read`
-OPTIONS = ("law", "objective", "delta", "reference", "fixed", "budgets_flops", "draws", "seed")
+# What a fit is made again from, and the types that a file keeps it in: the arguments of `foreign.read`, and of
+# `fit.fit_groups`.
+SETTINGS = {
+    "columns": dict[str, str],
+    "where": list[str],
+    "flops": str | None,
+    "best_of": list[str],
+    "skip_bad": bool,
+    "drop_duplicates": bool,
+}
+OPTIONS = {
+    "law": str,
+    "objective": str,
+    "delta": float | int | str,
+    "reference": str | None,
+    "fixed": dict[str, float | int] | None,
+    "budgets_flops": list[float | int],
+    "draws": int,
+    "seed": int,
+}
 DEFAULTS = {name: inspect.signature(fit.fit_groups).parameters[name].default for name in OPTIONS}
 
 
@@ -50,7 +69,10 @@ def fit_table(table: foreign.Table, *, profiles: bool = False, **options: Any) -
     if unknown := [name for name in options if name not in OPTIONS]:
         raise BadInput(f"a fit's file does not keep {unknown[0]!r}: give {', '.join(OPTIONS)}, or call fit.fit_groups")
     options = DEFAULTS | options
-    options["law"] = fit.laws.law(options["law"]).name
+    law = fit.laws.law(options["law"])
+    if fit.laws.NAMED.get(law.name) != law:
+        raise BadInput(f"the law {law.name} is none that a file can name: call fit.fit_groups with it")
+    options["law"] = law.name
     groups = _groups(table, options)
     written, examined = summary.written(groups), fit.jsonable(examine.examine(groups))
     content = {
@@ -104,6 +126,8 @@ def _largest(groups: fit.Groups, name: str) -> answers.Answer:
 def save(fitted: Fitted, path: Path | str) -> None:
     """Write the fit; its table is named from the folder of the fit, so that the two can move together."""
     path = Path(path)
+    if path.suffix != ".json":  # the name of the table itself, typed twice, would write over the user's runs
+        raise BadInput(f"{path} is no name of a fit: give one that ends in .json, such as {path.with_suffix('.json')}")
     place = os.path.relpath(fitted.table.path.resolve(), path.resolve().parent)
     table = {**fitted.content["table"], "file": place}
     write_json(path, {**fitted.content, "table": table})
@@ -115,11 +139,26 @@ def load(path: Path | str) -> dict[str, Any]:
     content = read_json(path)
     if not isinstance(content, dict) or content.get("content") != CONTENT:
         raise BadInput(f"{path} is no fit of a table: smelt fit --csv FILE --out {path.name} writes one")
-    table = content.get("table")
-    whole = isinstance(table, dict) and isinstance(content.get("options"), dict) and {"file", "sha256"} <= table.keys()
-    if not whole or set(content["options"]) != set(OPTIONS) or set(table.get("settings", ())) != set(SETTINGS):
+    table, options = content.get("table"), content.get("options")
+    settings = table.get("settings") if isinstance(table, dict) else None
+    whole = isinstance(settings, dict) and isinstance(options, dict) and {"file", "sha256"} <= table.keys()
+    if not whole or settings.keys() != SETTINGS.keys() or options.keys() != OPTIONS.keys():
         raise BadInput(f"{path} lacks the table, settings or options that it was made from: fit the table again")
+    kept = {"file": table["file"], "sha256": table["sha256"], **settings, **options}
+    for name, kind in {"file": str, "sha256": str, **SETTINGS, **OPTIONS}.items():
+        if not _is_kept_as(kind, kept[name]):
+            raise BadInput(f"{path} was edited: its {name} is {kept[name]!r}; restore it, or fit the table again")
     return content
+
+
+def _is_kept_as(kind: Any, value: Any) -> bool:
+    """Whether a value has a type of SETTINGS or OPTIONS, its members included; a truth value is no number."""
+    if isinstance(kind, UnionType):
+        return any(_is_kept_as(one, value) for one in kind.__args__)
+    if isinstance(kind, GenericAlias):
+        members = value.values() if isinstance(value, dict) else value
+        return isinstance(value, kind.__origin__) and all(_is_kept_as(kind.__args__[-1], one) for one in members)
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 
 def asked(path: Path | str, reference: str | None = None) -> tuple[foreign.Table, fit.Groups]:

@@ -479,7 +479,13 @@ def predict(fit: SurfaceFit, columns: Mapping[str, float], *, draws: int = 1000,
     """
     if fit.draws is None:
         fit = bootstrap(fit, draws=draws, seed=seed)
-    point = tables.positive_columns({name: [value] for name, value in columns.items()}, fit.law.columns)
+    if missing := [name for name in fit.law.columns if name not in columns]:
+        raise BadInput(
+            f"a run of {fit.law.equation} has {missing[0]} too; give it, have {', '.join(columns) or 'none'}"
+        )
+    words = f"one number above 0, {tables.SMALLEST:g} to {tables.LARGEST:g}"
+    ends = {"low": tables.SMALLEST, "high": tables.LARGEST}
+    point = {name: np.array([tables.number(name, columns[name], words, **ends)]) for name in fit.law.columns}
     value = float(fit.predict(point)[0])
     flags = []
     reach = _with_compute(point)

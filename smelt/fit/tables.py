@@ -34,7 +34,7 @@ def positive(name: str, values: Sequence | np.ndarray) -> np.ndarray:
         row = int(bad[0])
         if 0 < array[row] < math.inf:
             raise BadInput(
-                f"{name} is {array[row]:g} in row {row}; give it in a unit between {SMALLEST:g} and {LARGEST:g}"
+                f"{name} is {array[row]:g} in row {row}; give it in another unit, {SMALLEST:g} to {LARGEST:g}"
             )
         raise BadInput(f"{name} is {array[row]:g} in row {row}; a fit needs finite numbers above 0: leave the row out")
     return array
@@ -67,7 +67,7 @@ def numbers(name: str, values: Sequence | np.ndarray) -> np.ndarray:
 def number(name: str, value: Any, words: str, low: float = -math.inf, high: float = math.inf) -> float:
     """A finite number between `low` and `high`, both excluded; BadInput with `words` for what should be given."""
     try:
-        found = float("nan") if isinstance(value, bool | np.bool_ | str | bytes) else float(value)
+        found = math.nan if isinstance(value, bool | np.bool_ | str | bytes) or np.ndim(value) else float(value)
     except (TypeError, ValueError, OverflowError):
         found = math.nan
     if not (math.isfinite(found) and low < found < high):
