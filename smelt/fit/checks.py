@@ -79,6 +79,8 @@ def _computed(column: laws.Effective, logs: Mapping[str, np.ndarray], shapes: Ma
     try:
         with np.errstate(all="ignore"):
             found = column.log_value(own, shapes)
+            if found is None:
+                raise TypeError("it returns None")
             jet = found if isinstance(found, Jet) else Jet(np.asarray(found, dtype=float))
             np.broadcast_to(jet.value, num_rows)
     except Exception as error:  # a user's own code: whatever it raises is about the formula

@@ -225,6 +225,39 @@ def test_a_fit_with_options_left_out_is_kept_and_asked_again(theirs):
         fitted.fit_table(table, law="chinchilla", reference="dense", widen=False)
 
 
+EDITED = {
+    "options": [
+        *(("draws", "forty"), ("draws", 4.5), ("seed", True), ("law", {"a": 1}), ("delta", None), ("fixed", [1])),
+        *(("budgets_flops", None), ("reference", 5)),
+    ],
+    "settings": [("columns", ["N"]), ("columns", {"num_params": 5}), ("where", 5), ("best_of", [5])],
+    "table": [("file", 5), ("sha256", None)],
+}
+
+
+def test_a_fit_s_file_that_was_edited_into_something_else_is_refused_in_one_line(theirs, capsys):
+    done(capsys, *FIT, "--where", "who=dense", "--out", "fit.json")
+    kept = (theirs / "fit.json").read_text()
+    for place, changes in EDITED.items():
+        for name, value in changes:
+            content = json.loads(kept)
+            parts = {**content, "settings": content["table"]["settings"]}
+            parts[place][name] = value
+            (theirs / "fit.json").write_text(json.dumps(content))
+            for verb in (["fit", "--again", "fit.json"], ["predict", "fit.json", "--flops", "1e20"]):
+                code, _, err = smelt(capsys, *verb)
+                assert (code, err.count("\n")) == (2, 1), (name, value)
+                assert f"fit.json was edited: its {name} is" in err
+
+
+def test_a_fit_is_never_written_over_a_table(theirs, capsys):
+    before = (theirs / "theirs.csv").read_bytes()
+    code, _, err = smelt(capsys, *FIT, "--where", "who=dense", "--out", "theirs.csv")
+    assert code == 2
+    assert "ends in .json" in err
+    assert (theirs / "theirs.csv").read_bytes() == before
+
+
 def test_a_table_of_tests_shows_the_p_that_its_sentence_goes_by():
     from smelt.report import fits
 

@@ -225,3 +225,63 @@ def test_rows_that_do_not_show_a_shape_are_refused_by_its_name():
 def test_a_law_that_is_no_law_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         fit.Law(**{"name": "x", "floor": "E", "terms": (fit.decay("A", num_params="alpha"),), **change})
+
+
+@pytest.mark.parametrize(
+    ("terms", "message"),
+    [
+        (lambda: (fit.decay("A", num_params=0.0),), "exponent 0.0"),
+        (lambda: (fit.decay("A", num_params=float("nan")),), "exponent nan"),
+        (lambda: (fit.Term(coefficient="A", powers=(fit.Power(column="N", exponent="a", sign=2),)),), "sign 2"),
+        (lambda: (fit.Term(coefficient="A", powers=()),), "needs columns"),
+        (lambda: (fit.decay("A", N="a"), fit.decay("B", N="a")), "the same function"),
+    ],
+    ids=["a zero exponent", "no number", "a sign", "no columns", "one term twice"],
+)
+def test_terms_that_no_rows_could_tell_are_refused(terms, message):
+    with pytest.raises(ValueError, match=message):
+        fit.Law(name="x", floor="E", terms=terms())
+
+
+@pytest.mark.parametrize(
+    ("formula", "words"),
+    [
+        (lambda ln, shape: 1 / 0, "ZeroDivisionError"),
+        (lambda ln, shape: ln["elsewhere"] * shape["s"], "KeyError"),
+        (lambda ln, shape: ln["num_params"] * shape["other"], "KeyError"),
+        (lambda ln, shape: np.sin(ln["num_params"] * shape["s"]), "np.logaddexp"),
+        (lambda ln, shape: (ln["num_params"] + 0 * shape["s"])[:3], "TypeError"),
+        (lambda ln, shape: None, "returns None"),
+        (lambda ln, shape: "word", "fails"),
+        (lambda ln, shape: ln["num_params"], "s changes nothing"),
+    ],
+)
+def test_a_formula_that_fails_or_gives_no_number_a_row_is_told_how_to_be_written(formula, words):
+    made = fit.Effective(
+        name="made",
+        of=("num_params",),
+        shapes=(fit.Shape(name="s", low=0.1, high=2.0),),
+        log_value=formula,
+        equation="q",
+    )
+    law = fit.Law(name="mine", floor="E", effective=(made,), terms=(fit.decay("A", made="a"),))
+    with pytest.raises(BadInput, match=words) as refused:
+        fit.fit_surface({"num_params": np.geomspace(1e7, 1e9, 12)}, np.linspace(3, 2, 12), law)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_law_without_a_fitted_exponent_is_linear_and_recovers():
+    law = fit.Law(name="given", floor="E", terms=(fit.decay("A", num_params=0.34), fit.decay("B", num_tokens=0.28)))
+    columns = planted.columns_of(fit.CHINCHILLA, num_rows=30)
+    losses = 1.7 + 400 * columns["num_params"] ** -0.34 + 410 * columns["num_tokens"] ** -0.28
+    found = fit.fit_surface(columns, losses, law)
+    assert found.certificate.certified
+    assert found.parameters == pytest.approx({"E": 1.7, "A": 400.0, "B": 410.0}, rel=1e-8)
+
+
+@pytest.mark.parametrize("change", [{"num_params": -1e8}, {"num_tokens": 0.0}])
+def test_a_column_that_is_not_above_zero_predicts_nothing(change):
+    with pytest.raises(BadInput, match="needs numbers above 0"):
+        fit.predicted_loss(fit.CHINCHILLA, planted.CHINCHILLA, {"num_params": 1e8, "num_tokens": 1e9, **change})
+    with pytest.raises(BadInput, match="the parameter beta"):
+        fit.predicted_loss(fit.CHINCHILLA, {"E": 1, "A": 1, "B": 1, "alpha": 1}, {"num_params": 1e8, "num_tokens": 1e9})

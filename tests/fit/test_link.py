@@ -155,6 +155,11 @@ def test_a_prediction_outside_the_losses_seen_or_at_chance_says_so():
         ([2, 3, 4, 5], ["a"] * 4, {}, "no number"),
         ([2, 3, 4, 5], [0.6, 0.5, 0.4, 0.3], {"direction": "down"}, "direction is 'down'"),
         ([2, 3, 4, 5], [0.6, 0.5, 0.4, 0.3], {"units": ["a"]}, "one a row"),
+        ([2, 3, 4, 5], [60, 50, 40, 30], {"chance": 0.25}, "both as shares, or both in per cent"),
+        ([2, 3, 4, 5], [0.6, 0.5, 0.4, 0.3], {"chance": 25}, "no score is above it, the best is 0.6"),
+        ([2, 3, 4, 5], [0.4, 0.5, 0.6, 0.7], {"chance": 0.3, "direction": "rising"}, "no score is below it"),
+        ([2, 3, 4, 5], [0.6, 0.5, 0.4, 0.3], {"chance": float("nan")}, "chance is nan"),
+        ([2, 2 + 1e-12, 2 + 2e-12, 2 + 3e-12], [0.6, 0.5, 0.4, 0.3], {}, "1 different losses"),
     ],
 )
 def test_rows_that_no_link_can_be_fitted_to_are_refused(loss, accuracy, options, words):
@@ -170,3 +175,10 @@ def test_as_many_rows_as_parameters_leave_the_scatter_unknown():
     assert prediction.estimate.low is None
     assert "scatter of a run is unknown" in prediction.estimate.reason
     assert fit.jsonable(link)["loss_range"] == [2.0, 3.6]
+
+
+def test_no_draws_of_a_loss_are_no_draws_at_zero():
+    loss = np.linspace(2.0, 4.0, 9)
+    link = fit.fit_link(loss, planted(loss), draws=40)
+    with pytest.raises(BadInput, match="loss_draws is empty"):
+        fit.predict_accuracy(link, 2.5, loss_draws=[])

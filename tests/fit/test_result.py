@@ -15,3 +15,21 @@ def test_unusable_draws_are_said_and_leave_no_interval():
     found = estimate(1.5, draws, method="test")
     assert (found.low, found.high, found.standard_error) == (None, None, None)
     assert "no usable value" in found.reason
+
+
+def test_fewer_draws_than_have_one_beyond_either_end_leave_no_interval():
+    draws = np.random.default_rng(0).normal(size=39)
+    few, enough = estimate(0.0, draws, method="test"), estimate(0.0, np.append(draws, 0.1), method="test")
+    assert (few.low, few.high) == (None, None)
+    assert "39 draws do not tell" in few.reason
+    assert few.standard_error > 0
+    assert enough.low < 0.0 < enough.high
+    assert enough.reason is None
+
+
+def test_an_interval_that_does_not_hold_its_value_says_why():
+    draws = np.linspace(1.0, 2.0, 100)
+    assert "outside the percentiles of its draws" in estimate(3.0, draws, method="test").reason
+    rounding = estimate(2.0 * (1 + 1e-13), np.full(100, 2.0), method="test")
+    assert rounding.low == rounding.value == rounding.high
+    assert rounding.reason is None

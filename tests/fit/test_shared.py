@@ -165,3 +165,44 @@ def test_a_group_too_small_for_its_own_parameters_is_refused_by_name():
         fit.fit_shared(columns, losses, "chinchilla")
     with pytest.raises(BadInput, match="two groups or more"):
         fit.fit_shared({"dense": columns["dense"]}, {"dense": losses["dense"]}, "chinchilla")
+
+
+@pytest.mark.parametrize(
+    ("shared", "message"),
+    [
+        (("floor",), "cannot show alpha"),
+        (("exponents",), "cannot show its E apart from its A"),
+        ((), "cannot show alpha"),
+    ],
+)
+def test_what_a_group_s_own_rows_cannot_show_is_refused_by_its_name(shared, message):
+    columns, losses = grids(GROUPS)
+    columns["looped"] = {**columns["looped"], "num_params": np.full(40, 1e8)}
+    with pytest.raises(BadInput, match=f"looped has one num_params in all rows, which {message}"):
+        fit.fit_shared(columns, losses, "chinchilla", shared=shared)
+    fit.fit_shared(columns, losses, "chinchilla", shared=("exponents", "floor"))
+
+
+def test_one_budget_in_a_group_needs_exponents_of_the_others():
+    columns, losses = grids(GROUPS)
+    columns["looped"] = {**columns["looped"], "num_tokens": 1e19 / columns["looped"]["num_params"]}
+    with pytest.raises(BadInput, match="num_params of looped and num_tokens of looped follow one another"):
+        fit.fit_shared(columns, losses, "chinchilla", shared=("floor",))
+    fit.fit_shared(columns, losses, "chinchilla", shared=("exponents",))
+
+
+def test_a_group_that_is_left_out_of_an_option_is_named():
+    columns, losses = grids(GROUPS)
+    one = {"dense": np.ones(40)}
+    with pytest.raises(BadInput, match="weights has nothing of 'routed'"):
+        fit.fit_shared(columns, losses, "chinchilla", weights=one)
+    joint = fit.fit_shared(columns, losses, "chinchilla")
+    with pytest.raises(BadInput, match="units has nothing of 'routed'"):
+        fit.bootstrap_shared(joint, one)
+    with pytest.raises(BadInput, match="counts has nothing of 'routed'"):
+        fit.bootstrap_shared(joint, counts={"dense": np.ones((5, 40))})
+    uneven = {group: np.ones((5 if group == "dense" else 4, 40)) for group in GROUPS}
+    with pytest.raises(BadInput, match="give every group as many"):
+        fit.bootstrap_shared(joint, counts=uneven)
+    with pytest.raises(BadInput, match="nothing is shared"):
+        fit.shared_test(columns, losses, "chinchilla", share=(), draws=40)
