@@ -26,8 +26,8 @@ NOTHING = 1e-8  # absolute: residuals, differences of losses and savings that ar
 COUNTED, COUNTED_TOLERANCE = ("influence", "size_bias_percent"), 1e-6
 DRAWN_TOLERANCE = 0.02  # relative to the number or to its interval's width, of what is made of draws
 DRAWN = ("low", "high", "standard_error", "unreached_frac", "share_positive", "crossing_frac", "joint_p_value")
-# What is left of a gradient that is zero: rounding, and no result.
-ROUNDING = ("scaled_gradient", "newton_decrement")
+# What is left of a gradient that is zero, and how many rounds and starts a solver took: rounding, and no result.
+ROUNDING = ("scaled_gradient", "newton_decrement", "delta_rule", "num_starts_agreeing")
 
 
 def fits_folder() -> Path:
