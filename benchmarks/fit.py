@@ -309,10 +309,13 @@ def main() -> None:
     parser.add_argument("--table", type=Path)
     parser.add_argument("--peers", metavar="PYTHON")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--loops", action="store_true", help="only SciPy's loops beside ours, in half a minute")
     options = parser.parse_args()
     size = QUICK if options.quick else FULL
     columns = twin.read() if options.table is None else read(options.table)
     optimum = twin.objective(columns) if options.table is None else PUBLISHED.get(options.table.name, (0, None))[1]
+    if options.loops:
+        return loops(columns, optimum, size)
     with tempfile.TemporaryDirectory() as folder:
         if options.peers is None:
             python, missing = installed_peers(str(Path(folder) / "peers"))
@@ -323,6 +326,35 @@ def main() -> None:
             compare(columns, optimum, peers, missing, size, Path(folder), options)
         finally:
             peers.close()
+
+
+def loops(columns: Columns, optimum: float | None, size: Size) -> None:
+    """SciPy's loops beside ours, pair by pair, and our bootstrap: what binds when the solver changes."""
+    sample = HOFFMANN_GRID[np.random.default_rng(0).choice(4500, size.starts_a_pair, replace=False)]
+    ours(columns)
+    here: list[float] = []
+    rows = []
+    for label, starts, exact, wanted in (("exact", sample, True, 300), ("numeric", sample[::5], False, 500)):
+        ratios = []
+        for _ in range(size.pairs):
+            _, secs = timed(lambda: ours(columns))
+            _, there = _scaled(columns, starts, 4500 / len(starts), exact=exact)
+            here.append(secs)
+            ratios.append(there / secs)
+        middle, low, high = median_interval(ratios)
+        passed = "PASS" if middle >= wanted else "FAIL"
+        rows.append(
+            [f"{label} gradient, {len(starts)} of 4,500 starts", f"{middle:.0f}", f"{low:.0f} to {high:.0f}", passed]
+        )
+    _, drawn = timed(lambda: full_bootstrap(columns, size.num_draws))
+    print(
+        f"{len(columns['loss_nats'])} rows, {size.pairs} interleaved pairs a loop; a fit {statistics.median(here):.3f} s;"
+    )
+    print(f"{size.num_draws} draws with all intervals {drawn:.2f} s.")
+    if optimum:
+        print(f"Objective {twin.objective(columns, ours(columns)) / optimum - 1:+.1e} of the least known.")
+    print()
+    print(terminal.table(["SciPy L-BFGS-B", "times smelt's", "95 %", ""], rows, markdown=True))
 
 
 def compare(
