@@ -347,9 +347,8 @@ def loops(columns: Columns, optimum: float | None, size: Size) -> None:
             [f"{label} gradient, {len(starts)} of 4,500 starts", f"{middle:.0f}", f"{low:.0f} to {high:.0f}", passed]
         )
     _, drawn = timed(lambda: full_bootstrap(columns, size.num_draws))
-    print(
-        f"{len(columns['loss_nats'])} rows, {size.pairs} interleaved pairs a loop; a fit {statistics.median(here):.3f} s;"
-    )
+    num_rows, warm = len(columns["loss_nats"]), statistics.median(here)
+    print(f"{num_rows} rows, {size.pairs} interleaved pairs a loop; a fit {warm:.3f} s;")
     print(f"{size.num_draws} draws with all intervals {drawn:.2f} s.")
     if optimum:
         print(f"Objective {twin.objective(columns, ours(columns)) / optimum - 1:+.1e} of the least known.")
