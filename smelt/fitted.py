@@ -126,8 +126,6 @@ def _largest(groups: fit.Groups, name: str) -> answers.Answer:
 def save(fitted: Fitted, path: Path | str) -> None:
     """Write the fit; its table is named from the folder of the fit, so that the two can move together."""
     path = Path(path)
-    if path.suffix != ".json":  # the name of the table itself, typed twice, would write over the user's runs
-        raise BadInput(f"{path} is no name of a fit: give one that ends in .json, such as {path.with_suffix('.json')}")
     place = os.path.relpath(fitted.table.path.resolve(), path.resolve().parent)
     table = {**fitted.content["table"], "file": place}
     write_json(path, {**fitted.content, "table": table})

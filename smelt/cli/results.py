@@ -203,6 +203,8 @@ def import_table(
 
     if out.suffix != ".csv":
         raise BadInput(f"cannot import to {out.name!r}: give a name that ends in .csv")
+    if out.resolve() == table.resolve():
+        raise BadInput(f"{out} is the table itself: give another name, its other columns would be lost")
     found = reading.read(table)
     write_text(out, foreign.to_csv(found))
     told = {

@@ -569,7 +569,7 @@ def predict_accuracy(
     the loss counts as known. A run scatters by the residuals' root mean square with Student's t tails. Raises BadInput
     for a loss that is not above 0.
     """
-    value = float(tables.positive("loss", [loss])[0])
+    value = tables.number("loss", loss, "a loss above 0", low=0)
     expected = float(link.accuracy(value))
     low, high = link.loss_range
     outside = max(low - value, value - high, 0.0)

@@ -250,12 +250,17 @@ def test_a_fit_s_file_that_was_edited_into_something_else_is_refused_in_one_line
                 assert f"fit.json was edited: its {name} is" in err
 
 
-def test_a_fit_is_never_written_over_a_table(theirs, capsys):
+def test_nothing_is_written_over_the_table_that_it_is_made_from(theirs, capsys):
     before = (theirs / "theirs.csv").read_bytes()
-    code, _, err = smelt(capsys, *FIT, "--where", "who=dense", "--out", "theirs.csv")
-    assert code == 2
-    assert "ends in .json" in err
-    assert (theirs / "theirs.csv").read_bytes() == before
+    imported = ["import", "theirs.csv", *COLUMNS, "--where", "L<9"]
+    for words, message in (
+        ([*FIT, "--where", "who=dense"], "does not end in .json"),
+        (imported, "is the table itself"),
+    ):
+        code, _, err = smelt(capsys, *words, "--out", "theirs.csv")
+        assert (code, err.count("\n")) == (2, 1)
+        assert message in err
+        assert (theirs / "theirs.csv").read_bytes() == before
 
 
 def test_a_table_of_tests_shows_the_p_that_its_sentence_goes_by():
