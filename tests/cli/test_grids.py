@@ -131,7 +131,7 @@ def test_a_terminated_launcher_stops_its_workers_and_the_run_goes_on_later(workp
         (["plan", "absent.py"], "no experiment file absent.py"),
         (["fit"], "give either an experiment's NAME or --csv"),
         (["fit", "--csv", "absent.csv", "--columns", "num_params=N", "loss_nats=l"], "absent.csv does not exist"),
-        (["fit", "--csv", "absent.csv", "--columns", "num_params"], "'num_params' is no assignment"),
+        (["fit", "--csv", "absent.csv", "--columns", "num_params"], "'num_params' names nothing: give OURS=THEIRS"),
         (["compare", "aaaaaa", "bbbbbb"], "no run id begins with 'aaaaaa'"),
         (["repro", "zzz"], "no run id begins with 'zzz'"),
         (["corpus"], "wants a verb"),

@@ -403,13 +403,12 @@ def test_draws_of_fewer_different_rows_than_parameters_are_flagged_and_many_of_t
     assert "draws_undecided" not in {flag.code for flag in more.warnings}
 
 
-def test_a_law_with_a_shape_is_drawn_a_thousand_times_in_seconds():
+def test_a_law_with_a_shape_is_drawn_a_thousand_times_without_a_loss():
     columns = columns_of(fit.laws.ISO_DEPTH, num_rows=240)
     noise = np.exp(0.004 * np.random.default_rng(0).standard_t(4, 240))
     losses = fit.predicted_loss(fit.laws.ISO_DEPTH, LAWS["iso_depth"], columns) * noise
-    started = time.process_time()
-    fit.bootstrap(fit.fit_surface(columns, losses, "iso_depth"), draws=1000)
-    assert time.process_time() - started < 5.0  # measured 0.6 s
+    found = fit.bootstrap(fit.fit_surface(columns, losses, "iso_depth"), draws=1000)
+    assert np.isfinite(found.draws["phi"]).mean() > 0.99
 
 
 def test_a_fit_of_240_rows_and_a_thousand_draws_take_seconds():
