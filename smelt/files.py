@@ -46,8 +46,8 @@ def write_text(path: Path, content: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Strict JSON: NaN and infinity are refused, since a reader could not tell them from a measurement. Any name but one
-    in .json is refused too: a table's own name, given twice, would be written over."""
+    """Strict JSON: NaN and infinity are refused, since a reader could not tell them from a measurement. Any name but
+    one in .json is refused too: a table's own name, given twice, would be written over."""
     if path.name and not path.is_dir() and path.suffix != ".json":
         raise BadInput(f"{path} does not end in .json, as what is written there does: give another name")
     write_text(path, json.dumps(value, indent=1, sort_keys=False, allow_nan=False) + "\n")
