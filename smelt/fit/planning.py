@@ -84,7 +84,7 @@ class Planned:
     warnings: tuple[Flag, ...]
 
     def to_json(self) -> dict[str, Any]:
-        return jsonable(self)
+        return jsonable({field.name: getattr(self, field.name) for field in dataclasses.fields(self)})
 
 
 def power(
