@@ -171,6 +171,12 @@ def test_a_torn_last_line_is_named_or_skipped_and_listed(tmp_path):
         foreign.read(path, COLUMNS, skip_bad=True)
 
 
+def test_an_integer_beyond_every_float_is_no_number(tmp_path):
+    path = written(tmp_path, [json.dumps({"N": 10**400, "D": 4, "L": 3})], "runs.jsonl")
+    with pytest.raises(BadInput, match=r"runs.jsonl:1: N is 1000.*must be finite and above 0"):
+        foreign.read(path, {"num_params": "N", "num_tokens": "D", "loss_nats": "L"})
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

@@ -153,7 +153,10 @@ def number(cell: Any, kind: str) -> float:
     """A cell as a float, or BadCell: a count may carry a letter (1.3B), bytes and seconds a unit, a share %; a loss has
     none of them."""
     if isinstance(cell, int | float | decimal.Decimal) and not isinstance(cell, bool):
-        return float(cell)
+        try:
+            return float(cell)
+        except OverflowError:  # of an integer beyond every float, as JSON may hold one
+            return math.inf
     if not isinstance(cell, str):
         raise BadCell(f"is {cell!r}: expected a number")
     text = cell.strip()
