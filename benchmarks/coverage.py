@@ -276,9 +276,9 @@ def one(grid: Grid, seed: int, draws: int) -> tuple[dict[str, bool | None], bool
     return covered, bool(claims), codes, time.process_time() - started
 
 
-def study(grid: Grid, simulations: int, processes: int, draws: int = DRAWS) -> dict:
+def study(grid: Grid, simulations: int, processes: int, draws: int = DRAWS, first_seed: int = 0) -> dict:
     """Coverage by quantity, refused intervals, claims and warnings over `simulations` seeds."""
-    seeds = range(simulations)
+    seeds = range(first_seed, first_seed + simulations)
     if processes > 1:
         with ProcessPoolExecutor(processes) as pool:
             results = list(pool.map(one, [grid] * simulations, seeds, [draws] * simulations, chunksize=5))
@@ -352,6 +352,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulations", type=int, default=1000)
     parser.add_argument("--others", type=int, default=300)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", choices=[grid.name for grid in GRIDS])
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     given = parser.parse_args()
@@ -359,7 +360,8 @@ def main() -> None:
     for index, grid in enumerate(GRIDS):
         if given.only and grid.name not in given.only:
             continue
-        studies.append(study(grid, given.simulations if index < WELL_POSED else given.others, given.processes))
+        num = given.simulations if index < WELL_POSED else given.others
+        studies.append(study(grid, num, given.processes, first_seed=given.first_seed))
         print(f"{grid.name}: {studies[-1]['cpu_secs']:.0f} CPU s", file=sys.stderr, flush=True)
     print("\n".join(report(studies)))
 

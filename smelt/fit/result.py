@@ -115,6 +115,8 @@ def jsonable(value: Any) -> Any:
     fit is small, and are made again from the rows and the seed.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        if hasattr(value, "to_json"):  # what holds a law, whose formulas are no JSON, says what to write of it
+            return value.to_json()
         return {f.name: jsonable(getattr(value, f.name)) for f in dataclasses.fields(value) if f.name != "draws"}
     if isinstance(value, Mapping):
         return {str(key): jsonable(item) for key, item in value.items()}

@@ -1,6 +1,11 @@
+import json
+
 import numpy as np
 
+from smelt import fit
+from smelt.fit import laws
 from smelt.fit.result import estimate
+from tests.fit import planted
 
 
 def test_draws_beyond_squaring_leave_the_interval_and_no_standard_error():
@@ -33,3 +38,13 @@ def test_an_interval_that_does_not_hold_its_value_says_why():
     rounding = estimate(2.0 * (1 + 1e-13), np.full(100, 2.0), method="test")
     assert rounding.low == rounding.value == rounding.high
     assert rounding.reason is None
+
+
+def test_whatever_holds_a_law_is_plain_json():
+    columns = planted.columns_of(laws.KAPLAN, num_rows=30)
+    losses = fit.predicted_loss(laws.KAPLAN, planted.LAWS["kaplan"], columns) * (1 + 0.002 * np.sin(np.arange(30.0)))
+    surface = fit.fit_surface(columns, losses, "kaplan")
+    frontier = fit.surface_frontier(surface, compute_range_flops=(1e18, 1e20), flops_per_unit=6.0)
+    written = json.loads(json.dumps(fit.jsonable({"surface": surface, "frontier": frontier}), allow_nan=False))
+    assert written["surface"]["law"]["name"] == "kaplan"
+    assert written["frontier"]["kind"] == "surface"
