@@ -10,8 +10,13 @@ Every number that a fit regresses on is defined here and nowhere else. smelt's o
   average. Confining attention to documents does not change the count.
 - Every visit counts; what an implementation computes beyond the model (masked half, padding, rematerialisation)
   does not.
+- An FFN's experts are all of it: routed and shared experts, the projections into and out of a latent, one more for
+  every further view. A router is all its heads, and the weights of its own that mix views. Fusing scores and mixing
+  views are elementwise and count 0; a selection bias is no parameter, since no gradient moves it.
+- A part of the user's own counts what it says of itself (`spec.Own`).
 
 The papers count otherwise (see `CONVENTIONS`), and every row of a ledger carries all of them.
+
 Letters: d d_model, H query heads, G KV heads, K head width, F expert width, E experts, k chosen, V vocabulary,
 T context.
 """
@@ -28,7 +33,7 @@ KV_BYTES_PER_VALUE = 2  # bfloat16: chosen; ratios do not depend on it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """Parameters by kind. `experts` are all stored FFN weights, dense ones too."""
+    """Parameters by kind. `experts` are all stored FFN weights, shared experts and latent projections too."""
 
     embedding: int
     head: int
@@ -36,30 +41,63 @@ class Params:
     norms: int
     routers: int
     experts: int
+    own_layers: int
 
     @property
     def non_embedding(self) -> int:
         """Attention, norms, routers and all experts: SMELT's total N, and what the matcher equalises."""
-        return self.attention + self.norms + self.routers + self.experts
+        return self.attention + self.norms + self.routers + self.experts + self.own_layers
 
     @property
     def total(self) -> int:
         return self.non_embedding + self.embedding + self.head
 
 
-def _attention_set(arch: ArchSpec) -> int:
+def _attention_set(arch: ArchSpec, ffn: FFN) -> int:
     """Parameters of one set of q, k, v, o: 2 d H K + 2 d G K."""
+    if own := arch.own_part("attention"):
+        return own.num_params(arch, ffn)
     heads = arch.attention
     return 2 * arch.d_model * heads.head_dim * (heads.num_heads + heads.num_kv_heads)
 
 
 def _expert(arch: ArchSpec, ffn: FFN) -> int:
-    """Parameters of one SwiGLU expert: gate, up and down."""
-    return 3 * arch.d_model * ffn.width
+    """Parameters of one routed SwiGLU expert: gate, up and down, on the latent where there is one."""
+    return 3 * (ffn.latent.width if ffn.latent else arch.d_model) * ffn.width
+
+
+def _always(arch: ArchSpec, ffn: FFN) -> int:
+    """Parameters of an FFN that every token meets: shared expert, projections into and out of the latent, one more into
+    it for every further view."""
+    shared = 3 * arch.d_model * (ffn.shared_width or 0)
+    if ffn.latent is None:
+        return shared
+    further_views = ffn.latent.views.num_views - 1 if ffn.latent.views else 0
+    return shared + (2 + further_views) * arch.d_model * ffn.latent.width
+
+
+def _experts(arch: ArchSpec, ffn: FFN) -> int:
+    """Stored parameters of one layer's FFN."""
+    if own := arch.own_part("experts"):
+        return own.num_params(arch, ffn)
+    return ffn.num_experts * _expert(arch, ffn) + _always(arch, ffn)
+
+
+def _chosen(arch: ArchSpec, ffn: FFN) -> int:
+    """Parameters of one layer's FFN that a token meets."""
+    if own := arch.own_part("experts"):
+        return own.active_params(arch, ffn)
+    return ffn.top_k * _expert(arch, ffn) + _always(arch, ffn)
 
 
 def _router(arch: ArchSpec, ffn: FFN) -> int:
-    return arch.d_model * ffn.num_experts if ffn.has_router else 0
+    if not ffn.has_router or arch.own_part("layer"):
+        return 0
+    if own := arch.own_part("router"):
+        return own.num_params(arch, ffn)
+    heads = arch.router.sigmoid.num_heads if arch.router.sigmoid else 1
+    mixers = ffn.views.num_views if ffn.views and ffn.views.mixing == "learned" else 0
+    return (heads + mixers) * arch.d_model * ffn.num_experts
 
 
 def _norms(arch: ArchSpec) -> int:
@@ -84,13 +122,27 @@ def params(arch: ArchSpec) -> Params:
     444992
     """
     segments = arch.segments
+    embedding = arch.vocab_size * arch.d_model
+    head = 0 if arch.tied_embeddings else arch.vocab_size * arch.d_model
+    if own := arch.own_part("layer"):
+        layers = sum(s.num_layers * own.num_params(arch, s.ffn) for s in segments)
+        return Params(
+            embedding=embedding,
+            head=head,
+            attention=0,
+            norms=_final_norm(arch),
+            routers=0,
+            experts=0,
+            own_layers=layers,
+        )
     return Params(
-        embedding=arch.vocab_size * arch.d_model,
-        head=0 if arch.tied_embeddings else arch.vocab_size * arch.d_model,
-        attention=sum(s.num_layers * s.num_attention_sets for s in segments) * _attention_set(arch),
+        embedding=embedding,
+        head=head,
+        attention=sum(s.num_layers * s.num_attention_sets * _attention_set(arch, s.ffn) for s in segments),
         norms=arch.num_layers * _norms(arch) + _final_norm(arch),
         routers=sum(s.num_layers * _router(arch, s.ffn) for s in segments),
-        experts=sum(s.num_layers * s.ffn.num_experts * _expert(arch, s.ffn) for s in segments),
+        experts=sum(s.num_layers * _experts(arch, s.ffn) for s in segments),
+        own_layers=0,
     )
 
 
@@ -106,8 +158,16 @@ def executed_params(arch: ArchSpec) -> int:
 
 
 def _visit_params(arch: ArchSpec, segment: Segment) -> int:
-    chosen = segment.ffn.top_k * _expert(arch, segment.ffn)
-    return _attention_set(arch) + _norms(arch) + _router(arch, segment.ffn) + chosen
+    if arch.own_part("layer"):
+        return _without_router(arch, segment.ffn)
+    return _without_router(arch, segment.ffn) + _norms(arch) + _router(arch, segment.ffn)
+
+
+def _without_router(arch: ArchSpec, ffn: FFN) -> int:
+    """Attention and what a token meets of the FFN; a layer of one's own is not divided."""
+    if own := arch.own_part("layer"):
+        return own.active_params(arch, ffn)
+    return _attention_set(arch, ffn) + _chosen(arch, ffn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,23 +178,47 @@ class ForwardFlops:
     attention_scores: int
     routers: int
     experts: int
+    own: int
     head: int
 
     @property
     def total(self) -> int:
-        return self.attention_projections + self.attention_scores + self.routers + self.experts + self.head
+        layers = self.attention_projections + self.attention_scores + self.routers + self.experts + self.own
+        return layers + self.head
 
 
 def forward_flops(arch: ArchSpec, context: int) -> ForwardFlops:
     """Forward model FLOPs per token at a context of `context` tokens, averaged over positions."""
     heads = arch.attention
     segments = arch.segments
+
+    def over_visits(of_visit: Callable[[FFN], int]) -> int:
+        return sum(s.num_visits * of_visit(s.ffn) for s in segments)
+
+    projections = over_visits(lambda ffn: 2 * _attention_set(arch, ffn))
+    # q k^T and p v: 2 FLOPs x H K each, over (T + 1) / 2 keys on average
+    scores = 2 * arch.effective_depth * heads.num_heads * heads.head_dim * (context + 1)
+    routers = over_visits(lambda ffn: 2 * _router(arch, ffn))
+    experts = over_visits(lambda ffn: 2 * _chosen(arch, ffn))
+    own_flops = 0
+    for own in arch.own:
+        own_flops += over_visits(
+            lambda ffn, own=own: (
+                own.forward_flops(arch, ffn, context) if own.replaces != "router" or ffn.has_router else 0
+            )
+        )
+        if own.replaces in ("attention", "layer"):
+            projections = scores = 0
+        if own.replaces in ("router", "layer"):
+            routers = 0
+        if own.replaces in ("experts", "layer"):
+            experts = 0
     return ForwardFlops(
-        attention_projections=2 * arch.effective_depth * _attention_set(arch),
-        # q k^T and p v: 2 FLOPs x H K each, over (T + 1) / 2 keys on average
-        attention_scores=2 * arch.effective_depth * heads.num_heads * heads.head_dim * (context + 1),
-        routers=2 * sum(s.num_visits * _router(arch, s.ffn) for s in segments),
-        experts=2 * sum(s.num_visits * s.ffn.top_k * _expert(arch, s.ffn) for s in segments),
+        attention_projections=projections,
+        attention_scores=scores,
+        routers=routers,
+        experts=experts,
+        own=own_flops,
         head=2 * arch.vocab_size * arch.d_model,
     )
 
@@ -162,7 +246,7 @@ def _looped_moe(arch: ArchSpec, context: int) -> float:
 
 def looped_moe_active(arch: ArchSpec) -> int:
     """N_active of Looped-MoE: every executed layer, k experts, and 2 V d for embedding and unembedding."""
-    layers = sum(s.num_visits * (_attention_set(arch) + s.ffn.top_k * _expert(arch, s.ffn)) for s in arch.segments)
+    layers = sum(s.num_visits * _without_router(arch, s.ffn) for s in arch.segments)
     return layers + 2 * arch.vocab_size * arch.d_model
 
 
@@ -170,10 +254,7 @@ def _foil(arch: ArchSpec, context: int) -> float:
     """6 x (executed attention, router and k experts + head) + 12 L_eff H K T: attention over the whole context.
     The trainer's formula names the loop's visits; that prelude and coda count alike is chosen."""
     heads = arch.attention
-    layers = sum(
-        s.num_visits * (_attention_set(arch) + _router(arch, s.ffn) + s.ffn.top_k * _expert(arch, s.ffn))
-        for s in arch.segments
-    )
+    layers = sum(s.num_visits * (_without_router(arch, s.ffn) + _router(arch, s.ffn)) for s in arch.segments)
     scores = 12 * arch.effective_depth * heads.num_heads * heads.head_dim * context
     return 6 * (layers + arch.vocab_size * arch.d_model) + scores
 
@@ -204,6 +285,9 @@ def train_flops_per_token(arch: ArchSpec, context: int, convention: str = "model
 
 def kv_cache_bytes_per_token(arch: ArchSpec) -> int:
     """Keys and values of every visit: 2 x L_eff x G x K values of KV_BYTES_PER_VALUE bytes."""
+    own = arch.own_part("attention") or arch.own_part("layer")
+    if own:
+        return KV_BYTES_PER_VALUE * sum(s.num_visits * own.kv_values(arch, s.ffn) for s in arch.segments)
     heads = arch.attention
     return 2 * arch.effective_depth * heads.num_kv_heads * heads.head_dim * KV_BYTES_PER_VALUE
 

@@ -8,21 +8,29 @@ One decoder covers every architecture:
 
 A *visit* is one layer in one pass. Every field changes a result, so none has a default that could be meant
 by accident; a variant is `dataclasses.replace` or a function in `variants`. Sizes are plain integers, and
-what is not written here (RMSNorm before each sublayer, SwiGLU, RoPE, token-choice dropless experts with a
-softmax router renormalised over the chosen k) is the same for all and stands in `model`.
+what is not written here (RMSNorm before each sublayer, SwiGLU, RoPE, token-choice dropless experts) is the same for
+all and stands in `model`.
+
+The one default is absence: a part that an architecture does not have (sigmoid scores, a shared expert, a latent, views,
+muP, parts of the user's own) is None or empty, and what is absent is not hashed, so that the family can grow without
+renaming a run.
 """
 
 import dataclasses
+import json
 import math
+import types
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from smelt.errors import BadInput
 from smelt.files import digest
 
 AttentionScale = Literal["1/sqrt(d_k)", "1/d_k"]
 AttentionSets = Literal["shared", "per_pass"]
+Fusion = Literal["sum", "max", "product", "geometric_mean"]
+Mixing = Literal["routers", "routers_detached", "learned"]
 ScheduleKind = Literal["wsd", "cosine"]
 
 
@@ -91,12 +99,50 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Views:
+    """What each chosen expert reads: a mixture of several projections of the hidden state (Multi-View).
+
+        view 1 = P h;   view m = P h + gamma(t) Delta_m h;   input of expert i = sum_m a_{m,i} view m
+
+    mixing: the ratios a are the routers' scores of that expert over their sum (one view a router), the same without
+    their gradient, or a softmax over views of weights of their own.
+    """
+
+    num_views: int
+    mixing: Mixing
+
+    def __post_init__(self) -> None:
+        _positive(self, "num_views")
+        _choice(self, "mixing", Mixing)
+        _require(self.num_views >= 2, f"num_views is {self.num_views}: give 2 or more, or no views at all")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latent:
+    """Experts work on a projection of the hidden state (LatentMoE, arXiv 2601.18089): y = U sum_i g_i FFN_i(P h)."""
+
+    width: int
+    views: Views | None = None
+
+    def __post_init__(self) -> None:
+        _positive(self, "width")
+        if self.views is not None:
+            _member(self, "views", Views)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FFN:
-    """E SwiGLU experts of width F, of which each token takes the best k; dense is one expert and no router."""
+    """E SwiGLU experts of width F, of which each token takes the best k; dense is one expert and no router.
+
+    shared_width: of a further expert that every token takes, on the full width and unweighted.
+    latent: what the routed experts work on instead of the hidden state.
+    """
 
     width: int
     num_experts: int
     top_k: int
+    shared_width: int | None = None
+    latent: Latent | None = None
 
     def __post_init__(self) -> None:
         _positive(self, "width", "num_experts", "top_k")
@@ -104,23 +150,56 @@ class FFN:
             self.top_k <= self.num_experts,
             f"top_k {self.top_k} is more than num_experts {self.num_experts}",
         )
+        if self.shared_width is not None:
+            _positive(self, "shared_width")
+        if self.latent is not None:
+            _member(self, "latent", Latent)
+        _require(
+            self.has_router or (self.shared_width is None and self.latent is None),
+            "a dense FFN (num_experts 1) has neither a shared expert nor a latent: leave shared_width and latent out",
+        )
 
     @property
     def has_router(self) -> bool:
         return self.num_experts > 1
 
+    @property
+    def views(self) -> Views | None:
+        return None if self.latent is None else self.latent.views
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SigmoidScores:
+    """Scores of R linear heads, each through a sigmoid, then fused (Multi-Router); one head is DeepSeek-V3's router.
+
+    One choice of k over the fused scores plus a selection bias; gates are the unbiased fused scores over their sum.
+    bias_rate: by how much the bias of an expert moves each step, against the sign of its load's excess; 0 is no bias.
+    """
+
+    num_heads: int
+    fusion: Fusion
+    bias_rate: float
+
+    def __post_init__(self) -> None:
+        _positive(self, "num_heads")
+        _choice(self, "fusion", Fusion)
+        _number(self, "bias_rate", 0.0, 1.0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Router:
     """Coefficients of the load-balance loss and the z-loss, both averaged over visits (as Looped-MoE and Foil do; SMELT
-    does not say)."""
+    does not say), and how logits become weights: a softmax renormalised over the chosen k, or as `sigmoid` says."""
 
     load_balance_coef: float
     z_loss_coef: float
+    sigmoid: SigmoidScores | None = None
 
     def __post_init__(self) -> None:
         _number(self, "load_balance_coef", 0.0, 10.0)
         _number(self, "z_loss_coef", 0.0, 10.0)
+        if self.sigmoid is not None:
+            _member(self, "sigmoid", SigmoidScores)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +223,11 @@ class Loop:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchSpec:
-    """An architecture. `ffn` serves every layer, unless `outer_ffn` gives prelude and coda another (Foil)."""
+    """An architecture. `ffn` serves every layer, unless `outer_ffn` gives prelude and coda another (Foil).
+
+    mup_base_width: where given, muP over the ratio of d_model to it: initial variances and learning rates of all
+    matrices but the embedding (`model.initialisation`). own: parts that an experiment file brings, one of a kind.
+    """
 
     vocab_size: int
     d_model: int
@@ -157,6 +240,8 @@ class ArchSpec:
     router: Router
     norm_gain: bool
     tied_embeddings: bool
+    mup_base_width: int | None = None
+    own: tuple["Own", ...] = ()
 
     def __post_init__(self) -> None:
         _positive(self, "vocab_size", "d_model")
@@ -171,6 +256,19 @@ class ArchSpec:
             self.outer_ffn is None or self.num_prelude + self.num_coda > 0,
             "outer_ffn is given but there is no prelude or coda layer to have it: give None",
         )
+        if self.mup_base_width is not None:
+            _positive(self, "mup_base_width")
+            _require(
+                not self.tied_embeddings,
+                "muP wants a head of its own, whose rate falls with the width: give tied_embeddings=False",
+            )
+        for ffn in (self.ffn, self.outer_ffn):
+            _check_views(ffn, self.router)
+        _check_own(self.own)
+
+    def own_part(self, replaces: str) -> "Own | None":
+        """The user's own router, experts, attention or layer, where there is one."""
+        return next((part for part in self.own if part.replaces == replaces), None)
 
     @cached_property
     def segments(self) -> tuple["Segment", ...]:
@@ -194,6 +292,91 @@ class ArchSpec:
     def effective_depth(self) -> int:
         """Executed layers L_eff: every visit counted."""
         return sum(segment.num_visits for segment in self.segments)
+
+
+def _check_views(ffn: FFN | None, router: Router) -> None:
+    views = ffn.views if ffn else None
+    if views is None or views.mixing == "learned":
+        return
+    heads = router.sigmoid.num_heads if router.sigmoid else 0
+    _require(
+        views.num_views == heads,
+        f"num_views is {views.num_views} and the router has {heads} sigmoid heads: ratios of routers want one a view",
+    )
+
+
+OWN_PLACES = ("router", "experts", "attention", "layer")
+
+
+@dataclass(frozen=True)
+class Own:
+    """A part of the user's own: a frozen dataclass in an experiment file that says what it replaces, builds its Flax
+    module and counts it. Its fields are its settings, plain values.
+
+    replaces: one of OWN_PLACES. Every method is given the architecture and the FFN of the layers that it serves.
+    `module` returns what the built-in module of that place is called like (`model.layer`); the counts are of one
+    layer, exact, and `plan` holds them against the parameter tree and XLA before anything trains.
+    """
+
+    replaces: ClassVar[str] = ""
+
+    def module(self, arch: ArchSpec, ffn: FFN) -> Any:
+        """The Flax module of this place."""
+        raise NotImplementedError(f"{type(self).__name__} has no module(arch, ffn): return a Flax module")
+
+    def num_params(self, arch: ArchSpec, ffn: FFN) -> int:
+        """Stored parameters of one layer's part."""
+        raise NotImplementedError(f"{type(self).__name__} has no num_params(arch, ffn): count its parameters")
+
+    def active_params(self, arch: ArchSpec, ffn: FFN) -> int:
+        """Those that one token meets."""
+        return self.num_params(arch, ffn)
+
+    def forward_flops(self, arch: ArchSpec, ffn: FFN, context: int) -> int:
+        """Forward matmul FLOPs of one token in one visit, averaged over positions of a context."""
+        return 2 * self.active_params(arch, ffn)
+
+    def kv_values(self, arch: ArchSpec, ffn: FFN) -> int:
+        """Values that a visit keeps of a token for decoding; asked of an attention or a layer."""
+        raise NotImplementedError(f"{type(self).__name__} has no kv_values(arch, ffn): count what decoding keeps")
+
+    def record(self) -> dict[str, Any]:
+        """What is hashed and written of it: its place, the name of its class and its settings."""
+        settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {"replaces": self.replaces, "name": type(self).__name__, "settings": settings}
+
+
+@dataclass(frozen=True)
+class RecordedOwn(Own):
+    """A part of somebody's own as it was written down: it has a record, and only its experiment file can build it."""
+
+    recorded: str  # JSON, so that it can be hashed
+
+    @property
+    def replaces(self) -> str:  # type: ignore[override]
+        return self.record()["replaces"]
+
+    def record(self) -> dict[str, Any]:
+        return json.loads(self.recorded)
+
+    def _unknown(self, *_: Any) -> Any:
+        raise BadInput(f"{self.record()['name']} is a part of an experiment's own: load the experiment's file for it")
+
+    module = num_params = active_params = forward_flops = kv_values = _unknown
+
+
+def _check_own(own: Any) -> None:
+    _require(isinstance(own, tuple), f"ArchSpec.own is {own!r}: give a tuple of parts")
+    places = []
+    for part in own:
+        _require(isinstance(part, Own), f"ArchSpec.own holds {part!r}: give instances of a subclass of spec.Own")
+        name = type(part).__name__
+        _require(part.replaces in OWN_PLACES, f"{name}.replaces is {part.replaces!r}: one of {', '.join(OWN_PLACES)}")
+        places.append(part.replaces)
+    _require(len(set(places)) == len(places), f"two own parts replace {places[-1:]}: give one of a kind")
+    _require(
+        "layer" not in places or len(places) == 1, "an own layer brings everything: give no other own part with it"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,12 +488,27 @@ class RunSpec:
 
 
 def to_dict(spec: Any) -> dict[str, Any]:
-    """A spec as nested plain values, in the order of its fields."""
-    return dataclasses.asdict(spec)
+    """A spec as nested plain values, in the order of its fields; parts that it does not have are left out."""
+    plain: dict[str, Any] = {}
+    for field in dataclasses.fields(spec):
+        value = getattr(spec, field.name)
+        if field.default is not dataclasses.MISSING and value == field.default:
+            continue
+        plain[field.name] = _plain(value)
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Own):
+        return value.record()
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return to_dict(value) if dataclasses.is_dataclass(value) else value
 
 
 def flatten(spec: Any) -> dict[str, Any]:
-    """A spec as one level of dotted names: {'arch.loop.num_passes': 2, ...}; an absent outer_ffn gives nulls."""
+    """A spec as one level of dotted names: {'arch.loop.num_passes': 2, ...}; an absent part gives nulls, and parts of
+    one's own are one JSON text."""
     flat: dict[str, Any] = {}
 
     def walk(prefix: str, value: Any, kind: Any) -> None:
@@ -318,6 +516,8 @@ def flatten(spec: Any) -> dict[str, Any]:
             for field in dataclasses.fields(kind):
                 inner = None if value is None else getattr(value, field.name)
                 walk(f"{prefix}{field.name}.", inner, member_kind(field.type))
+        elif isinstance(value, tuple):
+            flat[prefix.removesuffix(".")] = json.dumps(_plain(value), sort_keys=True) if value else None
         else:
             flat[prefix.removesuffix(".")] = value
 
@@ -326,10 +526,10 @@ def flatten(spec: Any) -> dict[str, Any]:
 
 
 def member_kind(annotation: Any) -> Any:
-    """FFN | None -> FFN; anything else as it is."""
-    for member in getattr(annotation, "__args__", ()):
-        if dataclasses.is_dataclass(member):
-            return member
+    """FFN | None -> FFN and int | None -> int; anything else as it is."""
+    members = [member for member in getattr(annotation, "__args__", ()) if member is not type(None)]
+    if isinstance(annotation, types.UnionType) and len(members) == 1:
+        return members[0]
     return annotation
 
 
@@ -350,10 +550,20 @@ def _build(kind: Any, value: Any, where: str) -> Any:
     names = {field.name: field for field in dataclasses.fields(kind)}
     if unknown := sorted(value.keys() - names.keys()):
         raise BadInput(f"unknown field {where}{unknown[0]}: known are {', '.join(names)}")
-    if missing := sorted(names.keys() - value.keys()):
+    needed = {name for name, field in names.items() if field.default is dataclasses.MISSING}
+    if missing := sorted(needed - value.keys()):
         raise BadInput(f"field {where}{missing[0]} is missing")
     parts = {
-        name: None if value[name] is None else _build(member_kind(field.type), value[name], f"{where}{name}.")
-        for name, field in names.items()
+        name: None if part is None else _build(member_kind(names[name].type), part, f"{where}{name}.")
+        for name, part in value.items()
+        if name != "own"
     }
+    if "own" in value:
+        parts["own"] = tuple(RecordedOwn(_recorded(record, f"{where}own")) for record in value["own"])
     return kind(**parts)
+
+
+def _recorded(record: Any, where: str) -> str:
+    if not isinstance(record, dict) or record.keys() != {"replaces", "name", "settings"}:
+        raise BadInput(f"{where} holds {record!r}: expected the keys replaces, name, settings")
+    return json.dumps(record)

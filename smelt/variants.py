@@ -7,7 +7,7 @@ The name of the function is the label of the variant in plans, rows and figures.
 from dataclasses import replace
 
 from smelt.errors import BadInput
-from smelt.spec import FFN, ArchSpec
+from smelt.spec import FFN, ArchSpec, Fusion, Latent, Mixing, Router, SigmoidScores, Views
 
 
 def baseline(arch: ArchSpec) -> ArchSpec:
@@ -68,6 +68,10 @@ def dense(arch: ArchSpec) -> ArchSpec:
     """The dense sibling at equal active FFN width: one expert of k x F, no router."""
 
     def sibling(ffn: FFN) -> FFN:
+        if ffn.shared_width or ffn.latent:
+            raise BadInput(
+                "dense wants plain experts: this FFN has a shared expert or a latent, which it has no sibling of"
+            )
         return FFN(width=ffn.width * ffn.top_k, num_experts=1, top_k=1)
 
     return replace(arch, ffn=sibling(arch.ffn), outer_ffn=arch.outer_ffn and sibling(arch.outer_ffn))
@@ -95,3 +99,38 @@ def flatten(arch: ArchSpec) -> ArchSpec:
 def untie_attention(arch: ArchSpec) -> ArchSpec:
     """Foil: one set of attention weights a (layer, pass); experts, routers and norms stay shared."""
     return replace(arch, loop=replace(arch.loop, attention_sets="per_pass"))
+
+
+def latent_moe(arch: ArchSpec, *, width: int, shared_width: int) -> ArchSpec:
+    """LatentMoE (arXiv 2601.18089): the routed experts work on a projection of `width`, beside one shared expert of
+    `shared_width` on the full one. Their number and width stay as they are."""
+    return replace(arch, ffn=replace(arch.ffn, latent=Latent(width=width), shared_width=shared_width))
+
+
+def sigmoid_router(arch: ArchSpec, *, bias_rate: float = 0.001) -> ArchSpec:
+    """One sigmoid head, gates renormalised over the chosen, balanced by a selection bias instead of a loss
+    (DeepSeek-V3, whose rate is the default)."""
+    scores = SigmoidScores(num_heads=1, fusion="sum", bias_rate=bias_rate)
+    return replace(arch, router=Router(load_balance_coef=0.0, z_loss_coef=0.0, sigmoid=scores))
+
+
+def multi_router(arch: ArchSpec, *, num_heads: int = 2, fusion: Fusion = "sum") -> ArchSpec:
+    """Multi-Router: several heads of a sigmoid router, fused after the sigmoid."""
+    if arch.router.sigmoid is None:
+        raise BadInput("multi_router wants a sigmoid router: apply sigmoid_router first")
+    sigmoid = replace(arch.router.sigmoid, num_heads=num_heads, fusion=fusion)
+    return replace(arch, router=replace(arch.router, sigmoid=sigmoid))
+
+
+def multi_view(arch: ArchSpec, *, mixing: Mixing = "routers") -> ArchSpec:
+    """Multi-View: a view of the latent for each head of a multi-router, mixed for every chosen expert."""
+    if arch.router.sigmoid is None or arch.router.sigmoid.num_heads < 2 or arch.ffn.latent is None:
+        raise BadInput("multi_view wants several sigmoid heads and a latent: apply latent_moe and multi_router first")
+    views = Views(num_views=arch.router.sigmoid.num_heads, mixing=mixing)
+    return replace(arch, ffn=replace(arch.ffn, latent=replace(arch.ffn.latent, views=views)))
+
+
+def mup(arch: ArchSpec, *, base_width: int) -> ArchSpec:
+    """muP as Looped-MoE uses it: initial variance and rate of every matrix but the embedding over d_model / base_width,
+    attention scaled by 1/d_k."""
+    return replace(arch, mup_base_width=base_width, attention=replace(arch.attention, scale="1/d_k"))
