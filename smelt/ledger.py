@@ -6,7 +6,9 @@
 A row holds every spec field flat (`arch.loop.num_passes`), every count under every convention, what was measured,
 and where it comes from. A missing measurement is null, with its reason under `null_reasons`; it is never 0.
 Readers refuse unknown or missing columns. The only open family are the per-domain columns
-`val_loss_nats.<domain>`, `val_loss_se_nats.<domain>` and `bits_per_byte.<domain>`.
+`val_loss_nats.<domain>`, `val_loss_se_nats.<domain>` and `bits_per_byte.<domain>`; and a ledger may lack the columns of
+a part that none of its architectures has, which is absent from their hash too, so that the family of architectures can
+grow without rewriting a ledger.
 
 The ledger knows files and columns; what a row means to a law is for `fit`.
 """
@@ -34,6 +36,7 @@ class Column:
     kind: type
     meaning: str
     nullable: bool = False
+    may_lack: bool = False
 
 
 IDENTITY = (
@@ -102,19 +105,25 @@ PROVENANCE = (
 )
 
 
+SPEC_FIELD = "field of the spec; null where the architecture has no such part"
+
+
 def _spec_columns() -> tuple[Column, ...]:
+    """In the order of the fields. Choices are text, and parts of one's own are one JSON text (`spec.flatten`)."""
     columns: list[Column] = []
 
-    def walk(prefix: str, kind: Any, nullable: bool) -> None:
+    def walk(prefix: str, kind: Any, nullable: bool, may_lack: bool) -> None:
         for field in dataclasses.fields(kind):
             inner, name = spec.member_kind(field.type), f"{prefix}{field.name}"
+            absent = may_lack or field.default is not dataclasses.MISSING
+            null = nullable or absent or inner is not field.type
             if dataclasses.is_dataclass(inner):
-                walk(f"{name}.", inner, nullable or inner is not field.type)
+                walk(f"{name}.", inner, null, absent)
             else:
                 scalar = inner if inner in (int, float, bool, str) else str
-                columns.append(Column(name, scalar, "field of the spec", nullable))
+                columns.append(Column(name, scalar, SPEC_FIELD, null, absent))
 
-    walk("", spec.RunSpec, False)
+    walk("", spec.RunSpec, False, False)
     return tuple(columns)
 
 
@@ -158,6 +167,7 @@ def check(row: Mapping[str, Any], where: str) -> Row:
     or a null without its reason."""
     if not isinstance(row, Mapping):
         raise BadInput(f"{where} holds {type(row).__name__}, not the columns of a row")
+    row = {name: None for name, column in COLUMNS.items() if column.may_lack} | dict(row)
     if missing := [name for name in COLUMNS if name not in row]:
         raise BadInput(f"{where}: column {missing[0]!r} is missing ({len(missing)} in all)")
     if unknown := [name for name in row if _column(name) is None]:
@@ -170,7 +180,7 @@ def check(row: Mapping[str, Any], where: str) -> Row:
         if value is None:
             if not column.nullable:
                 raise BadInput(f"{where}: {name} is null, and may not be")
-            if column.meaning != "field of the spec" and not reasons.get(name):
+            if column.meaning != SPEC_FIELD and not reasons.get(name):
                 raise BadInput(f"{where}: {name} is null without a reason in null_reasons")
         else:
             value = _typed(column, value, where)

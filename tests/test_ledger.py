@@ -1,10 +1,11 @@
+import csv
 import json
 
 import pytest
 
-from smelt import ledger
+from smelt import ledger, spec
 from smelt.errors import BadInput
-from tests import synthetic
+from tests import synthetic, test_spec
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,25 @@ def test_a_row_that_is_not_whole_is_refused(rows, change, message):
 def test_a_missing_column_is_refused(rows):
     with pytest.raises(BadInput, match="'seed' is missing"):
         ledger.check({name: value for name, value in rows[0].items() if name != "seed"}, "row")
+
+
+def test_a_ledger_without_the_columns_of_a_part_is_one_of_architectures_without_it(rows, tmp_path):
+    part = {name for name, column in ledger.COLUMNS.items() if column.may_lack}
+    assert "arch.router.sigmoid.num_heads" in part
+    assert not part & {"arch.outer_ffn.width", "arch.ffn.width", "val_loss_nats"}
+    lines = ledger.to_csv(rows).splitlines()
+    kept = [index for index, name in enumerate(lines[0].split(",")) if name not in part]
+    table = [[line[index] for index in kept] for line in csv.reader(lines)]
+    with (tmp_path / "rows.csv").open("w") as file:
+        csv.writer(file).writerows(table)
+    assert ledger.read_csv(tmp_path / "rows.csv") == [ledger.check(row, "row") for row in rows]
+
+
+def test_a_row_of_an_architecture_with_every_part_survives_a_csv(rows, tmp_path):
+    flat = spec.flatten(test_spec.WHOLE)
+    assert None not in flat.values()
+    ledger.export([rows[0] | flat], tmp_path / "rows.csv")
+    assert ledger.read_csv(tmp_path / "rows.csv")[0].items() >= flat.items()
 
 
 def test_a_null_with_its_reason_is_a_row(rows):

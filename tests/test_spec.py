@@ -3,22 +3,27 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smelt import committed
 from smelt.errors import BadInput
 from smelt.spec import (
     FFN,
     ArchSpec,
     Attention,
     DataSpec,
+    Latent,
     Loop,
     OptimSpec,
+    Own,
     Router,
     RunSpec,
+    SigmoidScores,
+    Views,
     arch_from_dict,
     flatten,
     run_from_dict,
@@ -58,6 +63,31 @@ DATA = DataSpec(corpus="builtin", seq_len=128, batch_seqs=8, confine_attention=T
 RUN = RunSpec(arch=ARCH, optim=OPTIM, data=DATA, num_steps=100, seed=0)
 
 
+@dataclass(frozen=True)
+class Sinks(Own):
+    """A part of an experiment's own, with a setting."""
+
+    replaces = "attention"
+    num_sinks: int
+
+
+LATENT = Latent(width=8, views=Views(num_views=2, mixing="learned"))
+MANY = FFN(width=16, num_experts=8, top_k=2, shared_width=12, latent=LATENT)
+SIGMOID = SigmoidScores(num_heads=2, fusion="sum", bias_rate=0.001)
+# An architecture that has every part there is.
+WHOLE = replace(
+    RUN,
+    arch=replace(
+        ARCH,
+        ffn=MANY,
+        outer_ffn=MANY,
+        router=replace(ARCH.router, sigmoid=SIGMOID),
+        mup_base_width=16,
+        own=(Sinks(num_sinks=1),),
+    ),
+)
+
+
 @given(run_specs())
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_a_run_read_back_from_its_json_is_the_same_run(run):
@@ -89,13 +119,26 @@ OTHERS = {
     "arch.ffn.width": 17,
     "arch.ffn.num_experts": 9,
     "arch.ffn.top_k": 3,
+    "arch.ffn.shared_width": 13,
+    "arch.ffn.latent.width": 9,
+    "arch.ffn.latent.views.num_views": 3,
+    "arch.ffn.latent.views.mixing": "routers",
     "arch.outer_ffn.width": 17,
     "arch.outer_ffn.num_experts": 9,
     "arch.outer_ffn.top_k": 3,
+    "arch.outer_ffn.shared_width": 13,
+    "arch.outer_ffn.latent.width": 9,
+    "arch.outer_ffn.latent.views.num_views": 3,
+    "arch.outer_ffn.latent.views.mixing": "routers_detached",
     "arch.router.load_balance_coef": 0.02,
     "arch.router.z_loss_coef": 0.002,
+    "arch.router.sigmoid.num_heads": 3,
+    "arch.router.sigmoid.fusion": "max",
+    "arch.router.sigmoid.bias_rate": 0.0,
     "arch.norm_gain": False,
-    "arch.tied_embeddings": True,
+    "arch.tied_embeddings": None,  # muP has untied ones: below
+    "arch.mup_base_width": 32,
+    "arch.own": [Sinks(num_sinks=2).record()],
     "optim.peak_lr": 2e-2,
     "optim.schedule": None,  # needs decay_frac to move too: below
     "optim.warmup_frac": 0.2,
@@ -115,6 +158,9 @@ OTHERS = {
     "seed": 1,
 }
 
+# Fields that are a part of their own, and may be left out.
+OPTIONAL = {"arch.ffn.shared_width", "arch.outer_ffn.shared_width", "arch.mup_base_width", "arch.own"}
+
 
 def _moved(run, name, value):
     tree = to_dict(run)
@@ -126,12 +172,55 @@ def _moved(run, name, value):
     return run_from_dict(tree)
 
 
-def test_no_two_runs_that_differ_in_a_field_share_a_run_id():
-    assert OTHERS.keys() == flatten(RUN).keys()
-    others = [_moved(RUN, name, value) for name, value in OTHERS.items() if value is not None]
-    others.append(replace(RUN, optim=replace(OPTIM, schedule="cosine", decay_frac=1.0)))
-    others.append(replace(RUN, arch=replace(ARCH, outer_ffn=None)))
-    assert len({run.run_id for run in [RUN, *others]}) == len(OTHERS) + 2
+ABSENT = [
+    replace(WHOLE, arch=replace(WHOLE.arch, outer_ffn=None)),
+    replace(WHOLE, arch=replace(WHOLE.arch, ffn=replace(MANY, shared_width=None))),
+    replace(WHOLE, arch=replace(WHOLE.arch, ffn=replace(MANY, latent=None))),
+    replace(WHOLE, arch=replace(WHOLE.arch, ffn=replace(MANY, latent=replace(LATENT, views=None)))),
+    replace(WHOLE, arch=replace(WHOLE.arch, router=replace(WHOLE.arch.router, sigmoid=None))),
+    replace(WHOLE, arch=replace(WHOLE.arch, mup_base_width=None)),
+    replace(WHOLE, arch=replace(WHOLE.arch, own=())),
+]
+
+
+def test_no_two_runs_that_differ_in_a_field_or_a_part_share_a_run_id():
+    assert OTHERS.keys() == flatten(RUN).keys() == flatten(WHOLE).keys()
+    others = [_moved(WHOLE, name, value) for name, value in OTHERS.items() if value is not None]
+    others.append(replace(WHOLE, optim=replace(OPTIM, schedule="cosine", decay_frac=1.0)))
+    others.append(replace(WHOLE, arch=replace(WHOLE.arch, mup_base_width=None, tied_embeddings=True)))
+    others += [RUN, *ABSENT]
+    assert len({run.run_id for run in [WHOLE, *others]}) == len(OTHERS) + 2 + len(ABSENT)
+
+
+@pytest.mark.parametrize("run", [RUN, WHOLE, *ABSENT], ids=lambda run: run.run_id)
+def test_a_part_that_is_absent_is_not_written_and_does_not_come_back(run):
+    written = json.dumps(to_dict(run))
+    assert "null" not in written.replace('"outer_ffn": null', "")
+    again = run_from_dict(json.loads(written))
+    assert (again.run_id, flatten(again)) == (run.run_id, flatten(run))
+
+
+def test_the_run_ids_of_architectures_without_the_parts_are_those_of_the_committed_rows():
+    for name in ("quickstart", "siblings"):
+        for row in committed.read(name)[0]:
+            tree: dict = {}
+            for column, value in row.items():
+                *path, leaf = column.split(".")
+                if value is None or (path or [leaf])[0] not in ("arch", "optim", "data", "num_steps", "seed"):
+                    continue
+                inner = tree
+                for part in path:
+                    inner = inner.setdefault(part, {})
+                inner[leaf] = value
+            tree["arch"].setdefault("outer_ffn", None)
+            assert run_from_dict(tree).run_id == row["run_id"]
+
+
+def test_an_own_part_that_was_written_down_keeps_its_record_and_cannot_be_built():
+    again = run_from_dict(json.loads(json.dumps(to_dict(WHOLE)))).arch
+    assert again.own_part("attention").record() == WHOLE.arch.own[0].record()
+    with pytest.raises(BadInput, match="Sinks is a part of an experiment's own: load the experiment's file for it"):
+        again.own_part("attention").module(again, again.ffn)
 
 
 def test_an_integer_and_the_same_float_are_one_run():
@@ -164,6 +253,27 @@ BAD = [
     (lambda: replace(ATTENTION, scale="1"), "scale is '1': choose one of"),
     (lambda: replace(EXPERTS, top_k=9), "top_k 9 is more than num_experts 8"),
     (lambda: replace(EXPERTS, width=-1), "width is -1"),
+    (lambda: replace(EXPERTS, shared_width=0), "shared_width is 0: give a positive integer"),
+    (lambda: replace(EXPERTS, latent=8), "latent is 8: give a Latent"),
+    (lambda: replace(MANY, num_experts=1, top_k=1), "a dense FFN .* has neither a shared expert nor a latent"),
+    (lambda: replace(LATENT, width=0), "Latent.width is 0"),
+    (lambda: replace(LATENT, views=2), "views is 2: give a Views"),
+    (lambda: replace(LATENT.views, num_views=1), "num_views is 1: give 2 or more"),
+    (
+        lambda: replace(LATENT.views, mixing="mean"),
+        "mixing is 'mean': choose one of routers, routers_detached, learned",
+    ),
+    (lambda: replace(SIGMOID, num_heads=0), "num_heads is 0"),
+    (lambda: replace(SIGMOID, fusion="mean"), "fusion is 'mean': choose one of sum, max, product, geometric_mean"),
+    (lambda: replace(SIGMOID, bias_rate=-0.1), "bias_rate is -0.1"),
+    (lambda: replace(ARCH.router, sigmoid=True), "sigmoid is True: give a SigmoidScores"),
+    (lambda: replace(ARCH, mup_base_width=0), "mup_base_width is 0"),
+    (lambda: replace(ARCH, mup_base_width=16, tied_embeddings=True), "muP wants a head of its own"),
+    (lambda: _moved(WHOLE, "arch.ffn.latent.views", {"num_views": 3, "mixing": "routers"}), "num_views is 3 .* has 2"),
+    (lambda: replace(ARCH, own=Sinks(num_sinks=1)), "own is Sinks.*: give a tuple of parts"),
+    (lambda: replace(ARCH, own=("router",)), "own holds 'router': give instances of a subclass of spec.Own"),
+    (lambda: replace(ARCH, own=(Own(),)), "Own.replaces is '': one of router, experts, attention, layer"),
+    (lambda: replace(ARCH, own=(Sinks(num_sinks=1), Sinks(num_sinks=2))), "two own parts replace .*attention"),
     (lambda: replace(LOOP, residual_scale=0.0), r"residual_scale is 0.0: give a number in \(0.0, 1.0\]"),
     (lambda: replace(LOOP, residual_scale=float("nan")), "residual_scale is nan"),
     (lambda: replace(LOOP, residual_scale=True), "residual_scale is True"),
@@ -193,6 +303,10 @@ BAD = [
     (lambda: run_from_dict({"arch": {}}), "field data is missing"),
     (lambda: run_from_dict({**to_dict(RUN), "optim": 3}), "optim is 3: expected an object"),
     (lambda: arch_from_dict({**to_dict(ARCH), "ffn": {"width": 3}}), "field arch.ffn.num_experts is missing"),
+    (
+        lambda: arch_from_dict({**to_dict(ARCH), "own": [{"name": "x"}]}),
+        "own holds .*: expected the keys replaces, name",
+    ),
     (lambda: arch_from_dict([]), r"arch is \[\]: expected an object"),
 ]
 
@@ -214,10 +328,10 @@ def test_segments_cover_every_layer_and_visit_once(arch):
     assert all(segment.num_layers > 0 for segment in arch.segments)
 
 
-@given(st.sampled_from(sorted(OTHERS)))
-@settings(max_examples=10, deadline=None, derandomize=True)
+@given(st.sampled_from(sorted(OTHERS.keys() - OPTIONAL)))
+@settings(max_examples=20, deadline=None, derandomize=True)
 def test_a_missing_field_is_named(name):
-    tree = to_dict(RUN)
+    tree = to_dict(WHOLE)
     *path, leaf = name.split(".")
     inner = tree
     for part in path:
