@@ -54,7 +54,7 @@ def main() -> None:
             cell, state = shapes[key], states[key]
             start = time.perf_counter()
             for _ in range(STEPS):
-                state, _ = program(state, *batches[key], np.float32(1e-3))
+                state, _ = program(state, *batches[key], np.float32(1e-3), np.float32(1.0))
             jax.block_until_ready(state)
             secs = (time.perf_counter() - start) / STEPS
             states[key] = state

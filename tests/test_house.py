@@ -25,6 +25,7 @@ ORDER = [
     {"ledger"},
     {"fit"},
     {"foreign"},
+    {"parallel"},
     {"data", "model"},
     {"train"},
     {"launch"},

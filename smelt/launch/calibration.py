@@ -172,7 +172,7 @@ def _time_shape(experiment: Experiment, cell: Cell) -> dict[str, Any]:
     secs: list[float] = []
     while len(secs) < 3 or (sum(secs) < TIMED_SECS and len(secs) < TIMED_STEPS):
         start = time.perf_counter()
-        state, _ = jax.block_until_ready(program(state, tokens, segments, np.float32(0.0)))
+        state, _ = jax.block_until_ready(program(state, tokens, segments, np.float32(0.0), np.float32(1.0)))
         secs.append(time.perf_counter() - start)
     step_secs = sorted(secs[1:])[len(secs[1:]) // 2]
     flops_per_token = experiment.grid.flops_per_token(cell)

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from smelt.model.initialisation import matrix
@@ -26,18 +27,27 @@ ROPE_THETA = 1e4  # from Looped-MoE and Foil (arXiv 2605.09165, 2609.35751); SME
 
 
 class Context(NamedTuple):
-    """What every visit of a batch shares: who may look at whom."""
+    """What every visit of a batch shares: who may look at whom, how far the views have been ramped up (0 to 1), and the
+    devices that experts are spread over (None: one)."""
 
     mask: Bool[Array, "#B T S"]
+    gamma: Float[Array, ""] | float = 1.0
+    mesh: Mesh | None = None
 
 
-def context(segments_BT: Int[Array, "B T"], *, confine_attention: bool) -> Context:
+def context(
+    segments_BT: Int[Array, "B T"],
+    *,
+    confine_attention: bool,
+    gamma: Float[Array, ""] | float = 1.0,
+    mesh: Mesh | None = None,
+) -> Context:
     """Causal; with `confine_attention` only inside a packed document, that is where segment ids are equal."""
     num_positions = segments_BT.shape[1]
     causal_TS = np.tri(num_positions, dtype=bool)
     if not confine_attention:
-        return Context(jnp.asarray(causal_TS)[None])
-    return Context(causal_TS & (segments_BT[:, :, None] == segments_BT[:, None, :]))
+        return Context(jnp.asarray(causal_TS)[None], gamma, mesh)
+    return Context(causal_TS & (segments_BT[:, :, None] == segments_BT[:, None, :]), gamma, mesh)
 
 
 def rope(x_BTHK: Float[Array, "B T H K"]) -> Float[Array, "B T H K"]:

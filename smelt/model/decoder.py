@@ -1,30 +1,34 @@
 """ArchSpec -> parameters, and parameters with tokens -> logits: embed, segments of stacked layers, norm, unembed.
 
-    params = {embedding: {w_VD}, prelude | loop | coda: stacked layers, final_norm: {gain_D}, head: {w_DV}}
+    params = {embedding: {w_VD}, prelude | loop | coda: stacked layers, final_norm: {gain_D}, head: {w_DV},
+              balance: {prelude | loop | coda: bias_KE}}
 
 The leaves of a segment are stacked over its layers; where each pass has attention of its own, the attention leaves
 lead with (passes, layers). A loop runs its passes, a pass its layers, and every visit makes its own keys and values.
-Absent parts (head when tied, gains when off, router of
-one expert) are absent keys. All float32.
+`balance` holds what no gradient moves, the selection biases of a router that is balanced without a loss: one a stored
+layer, shared over its passes (chosen: no source says). Absent parts (head when tied, gains when off, router of one
+expert) are absent keys. All float32.
 
-Letters: B batch, T position, D width, V vocabulary, E experts, N = B T tokens.
+Letters: B batch, T position, D width, V vocabulary, E experts, K layers of a segment, N = B T tokens.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from flax import linen as nn
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float, Int
 
 from smelt.model.attention import Attention, Context, context
 from smelt.model.experts import Experts
-from smelt.model.initialisation import drawn, is_drawn, law
+from smelt.model.initialisation import drawn, head_std, is_drawn, law
 from smelt.model.layer import Layer, RMSNorm
 from smelt.model.matmul import matmul
-from smelt.model.routing import Router
-from smelt.spec import ArchSpec, Segment
+from smelt.model.routing import Router, Selection, SigmoidRouter
+from smelt.spec import FFN, ArchSpec, Segment
 
 Params = dict[str, Any]
 Step = Callable[[jax.Array, Any], tuple[jax.Array, Any]]
@@ -45,20 +49,54 @@ class Aux(NamedTuple):
     loads: dict[str, Float[Array, "visits E"]]
 
 
-def layer_of(arch: ArchSpec, segment: Segment) -> Layer:
-    """The module that serves every layer of a segment."""
-    attention, ffn = arch.attention, segment.ffn
+def layer_of(arch: ArchSpec, segment: Segment) -> nn.Module:
+    """The module that serves every layer of a segment; parts of the user's own stand in the place of ours."""
+    own = {part.replaces: part.module(arch, segment.ffn) for part in arch.own}
+    if "layer" in own:
+        return own["layer"]
     return Layer(
-        attention=Attention(
-            num_heads=attention.num_heads,
-            num_kv_heads=attention.num_kv_heads,
-            head_dim=attention.head_dim,
-            scale=attention.scale,
-        ),
-        router=Router(num_experts=ffn.num_experts, top_k=ffn.top_k) if ffn.has_router else None,
-        experts=Experts(num_experts=ffn.num_experts, width=ffn.width),
+        attention=own.get("attention") or _attention(arch),
+        router=(own.get("router") or _router(arch, segment.ffn)) if segment.ffn.has_router else None,
+        experts=own.get("experts") or _experts(segment.ffn),
         norm_gain=arch.norm_gain,
     )
+
+
+def _attention(arch: ArchSpec) -> nn.Module:
+    heads = arch.attention
+    return Attention(
+        num_heads=heads.num_heads, num_kv_heads=heads.num_kv_heads, head_dim=heads.head_dim, scale=heads.scale
+    )
+
+
+def _router(arch: ArchSpec, ffn: FFN) -> nn.Module:
+    scores = arch.router.sigmoid
+    if scores is None:
+        return Router(num_experts=ffn.num_experts, top_k=ffn.top_k)
+    return SigmoidRouter(
+        num_experts=ffn.num_experts,
+        top_k=ffn.top_k,
+        num_heads=scores.num_heads,
+        fusion=scores.fusion,
+        views=ffn.views,
+    )
+
+
+def _experts(ffn: FFN) -> nn.Module:
+    return Experts(
+        num_experts=ffn.num_experts,
+        width=ffn.width,
+        shared_width=ffn.shared_width,
+        latent_width=ffn.latent.width if ffn.latent else None,
+        num_views=ffn.views.num_views if ffn.views else 1,
+    )
+
+
+def biased_segments(arch: ArchSpec) -> tuple[Segment, ...]:
+    """Those whose routers are balanced by a selection bias."""
+    scores = arch.router.sigmoid
+    biased = scores is not None and scores.bias_rate > 0 and arch.own_part("router") is None
+    return tuple(segment for segment in arch.segments if biased and segment.ffn.has_router)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -71,9 +109,13 @@ def init(arch: ArchSpec, key: jax.Array) -> Params:
     }
     params["embedding"] = {"w_VD": law((V, D), 1 / D if arch.tied_embeddings else 1.0)}
     if not arch.tied_embeddings:
-        params["head"] = {"w_DV": law((D, V), 1 / D)}
+        params["head"] = {"w_DV": law((D, V), head_std(arch))}
     if arch.norm_gain:
         params["final_norm"] = {"gain_D": law((D,), 0.0, mean=1.0)}
+    if biased := biased_segments(arch):
+        params["balance"] = {
+            segment.name: {"bias_KE": law((segment.num_layers, segment.ffn.num_experts), 0.0)} for segment in biased
+        }
     return drawn(params, key)
 
 
@@ -115,38 +157,62 @@ def apply(
     segments_BT: Int[Array, "B T"],
     *,
     confine_attention: bool,
+    gamma: Float[Array, ""] | float = 1.0,
+    mesh: Mesh | None = None,
+    masked: Mapping[str, Bool[Array, "K E"]] | None = None,
 ) -> tuple[Float[Array, "B T V"], Aux]:
-    """Logits for the token that follows each position. Equal segment ids mark one packed document."""
-    look = context(segments_BT, confine_attention=confine_attention)
+    """Logits for the token that follows each position. Equal segment ids mark one packed document.
+
+    gamma: how far the further views have been ramped up, 0 to 1. mesh: the devices that experts are spread over, None
+    for one. masked: segment -> the experts of each layer that no token may take, for probes.
+    """
+    look = context(segments_BT, confine_attention=confine_attention, gamma=gamma, mesh=mesh)
     w_VD = params["embedding"]["w_VD"]
     x_BTD = w_VD[tokens_BT]
     if arch.tied_embeddings:
         x_BTD *= arch.d_model
     stats = {}
     for segment in arch.segments:
-        x_BTD, stats[segment.name] = _run_segment(arch, segment, params[segment.name], x_BTD, look)
+        selection = _selection(segment, params, masked or {})
+        x_BTD, stats[segment.name] = _run_segment(arch, segment, params[segment.name], selection, x_BTD, look)
     x_BTD = RMSNorm(arch.norm_gain).apply({"params": params.get("final_norm", {})}, x_BTD)
     w_DV = w_VD.T if arch.tied_embeddings else params["head"]["w_DV"]
     logits_NV = matmul(x_BTD.reshape(-1, arch.d_model), w_DV)
     return logits_NV.reshape(*tokens_BT.shape, arch.vocab_size), _aux(stats)
 
 
+def _selection(segment: Segment, params: Params, masked: Mapping[str, jax.Array]) -> Selection | None:
+    """The layers' biases and allowed experts, stacked; None where the segment has neither."""
+    bias_KE = params.get("balance", {}).get(segment.name, {}).get("bias_KE")
+    masked_KE = masked.get(segment.name)
+    if bias_KE is None and masked_KE is None:
+        return None
+    return Selection(bias_KE, None if masked_KE is None else ~masked_KE)
+
+
 def _run_segment(
-    arch: ArchSpec, segment: Segment, params: Params, x_BTD: Float[Array, "B T D"], look: Context
+    arch: ArchSpec,
+    segment: Segment,
+    params: Params,
+    selection: Selection | None,
+    x_BTD: Float[Array, "B T D"],
+    look: Context,
 ) -> tuple[Float[Array, "B T D"], Any]:
     """All passes over a segment; statistics come back stacked over its visits in order of execution."""
     layer = layer_of(arch, segment)
     per_pass = segment.num_attention_sets > 1
     shared = {name: leaf for name, leaf in params.items() if not (per_pass and name == "attention")}
 
-    def visit(x_BTD: jax.Array, layer_params: Params) -> tuple[jax.Array, Any]:
-        return layer.apply({"params": layer_params}, x_BTD, look, segment.residual_scale)
+    def visit(x_BTD: jax.Array, of_layer: tuple[Params, Selection | None]) -> tuple[jax.Array, Any]:
+        layer_params, chosen = of_layer
+        extra = () if chosen is None else (chosen,)
+        return layer.apply({"params": layer_params}, x_BTD, look, segment.residual_scale, *extra)
 
     unrolled = arch.effective_depth <= UNROLLED_VISITS
 
     def one_pass(x_BTD: jax.Array, own: Params) -> tuple[jax.Array, Any]:
         remat = visit if unrolled else jax.checkpoint(visit, prevent_cse=False)
-        return _scan(remat, x_BTD, shared | own, segment.num_layers, unrolled)
+        return _scan(remat, x_BTD, (shared | own, selection), segment.num_layers, unrolled)
 
     own = {"attention": params["attention"]} if per_pass else {}
     x_BTD, stats = _scan(one_pass, x_BTD, own, segment.num_passes, unrolled)

@@ -2,11 +2,19 @@
 
     y = sum_i weight_i * W_down,i (silu(W_gate,i x) * W_up,i x)
 
-Dispatch strategies are pure functions of one signature: `all_experts` computes every expert and weighs the
-unchosen by zero; `blocks` sorts tokens by expert into blocks of one expert each. Both are dropless.
+With a latent (LatentMoE, arXiv 2601.18089) the experts read a projection of x and write into its width; with views
+(Multi-View) each chosen expert reads its own mixture of several projections, made before anything is dispatched:
 
-Letters: N tokens of a batch, D width, E experts, F expert width, H = E F hidden units, C choices of a token (k), M rows
-of the sorted and padded buffer, J blocks, L rows of a block (M = J L).
+    z_i = W_in x + gamma sum_{m>=2} ratio_{m,i} W_view,m x        (view m = W_in x + gamma W_view,m x, ratios sum to 1)
+    y = W_out sum_i weight_i FFN_i(z_i)  [+ FFN_shared(x)]
+
+The shared expert reads the whole width and is added unweighted. Computation is `expert_rows` behind
+`parallel.dispatch`, which brings rows to the devices of their experts; `all_experts` computes every expert and weighs
+the unchosen by zero. Both are dropless.
+
+Letters: N tokens of a batch, D width, L width of the latent, E experts, F expert width, H = E F hidden units, C choices
+of a token (k), M views after the first, U = N C choices, J blocks of P rows, S = J P slots of the sorted and padded
+buffer.
 """
 
 from typing import NamedTuple
@@ -16,6 +24,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
+from smelt import parallel
+from smelt.errors import BadInput
+from smelt.model.attention import Context
 from smelt.model.initialisation import matrix
 from smelt.model.matmul import matmul
 from smelt.model.routing import Routing
@@ -29,16 +40,65 @@ class Experts(nn.Module):
 
     num_experts: int
     width: int
+    shared_width: int | None = None
+    latent_width: int | None = None
+    num_views: int = 1
 
     @nn.compact
-    def __call__(self, x_ND: Float[Array, "N D"], routing: Routing | None) -> Float[Array, "N D"]:
+    def __call__(self, x_ND: Float[Array, "N D"], routing: Routing | None, context: Context) -> Float[Array, "N D"]:
         D, E, F = x_ND.shape[-1], self.num_experts, self.width
-        w_gate_EDF = self.param("w_gate_EDF", matrix(fan_in=D), (E, D, F))
-        w_up_EDF = self.param("w_up_EDF", matrix(fan_in=D), (E, D, F))
-        w_down_EFD = self.param("w_down_EFD", matrix(fan_in=F), (E, F, D))
+        inner = self.latent_width or D
+        weights = (
+            self.param("w_gate_EDF", matrix(fan_in=inner), (E, inner, F)),
+            self.param("w_up_EDF", matrix(fan_in=inner), (E, inner, F)),
+            self.param("w_down_EFD", matrix(fan_in=F), (E, F, inner)),
+        )
         if routing is None:
-            return dense_ffn(x_ND, w_gate_EDF[0], w_up_EDF[0], w_down_EFD[0])
-        return blocks(x_ND, routing, w_gate_EDF, w_up_EDF, w_down_EFD)
+            return dense_ffn(x_ND, *(w_EIO[0] for w_EIO in weights))
+        rows_ND, ids_NC = x_ND, routing.ids_NC
+        if self.latent_width:
+            rows_ND = matmul(x_ND, self.param("w_in_DL", matrix(fan_in=D), (D, inner)))
+        if self.num_views > 1:
+            w_views_MDL = self.param("w_views_MDL", matrix(fan_in=D), (self.num_views - 1, D, inner))
+            rows_ND = mixed_views(x_ND, rows_ND, w_views_MDL, routing, context.gamma).reshape(-1, inner)
+            ids_NC = ids_NC.reshape(-1, 1)
+        y_NCD = parallel.dispatch(context.mesh, expert_rows, rows_ND, ids_NC, weights)
+        y_NCD = y_NCD.reshape(*routing.ids_NC.shape, inner)
+        y_ND = weighted(y_NCD, routing)
+        if self.latent_width:
+            y_ND = matmul(y_ND, self.param("w_out_LD", matrix(fan_in=inner), (inner, D)))
+        if self.shared_width:
+            shared = (
+                self.param("w_shared_gate_DF", matrix(fan_in=D), (D, self.shared_width)),
+                self.param("w_shared_up_DF", matrix(fan_in=D), (D, self.shared_width)),
+                self.param("w_shared_down_FD", matrix(fan_in=self.shared_width), (self.shared_width, D)),
+            )
+            y_ND += dense_ffn(x_ND, *shared)
+        return y_ND
+
+
+def mixed_views(
+    x_ND: Float[Array, "N D"],
+    first_NL: Float[Array, "N L"],
+    w_views_MDL: Float[Array, "M D L"],
+    routing: Routing,
+    gamma: Float[Array, ""] | float,
+) -> Float[Array, "N C L"]:
+    """What each chosen expert reads. Written as the first view plus gamma times the others' share, so that gamma = 0
+    gives the first view to the last bit."""
+    if routing.ratios_NCM is None:
+        raise BadInput("views want a routing with ratios_NCM, and this router gives none: let its Routing have them")
+    M, D, L = w_views_MDL.shape
+    further_NML = matmul(x_ND, w_views_MDL.swapaxes(0, 1).reshape(D, M * L)).reshape(-1, M, L)
+    share_NCL = jnp.einsum("NCM,NML->NCL", routing.ratios_NCM[:, :, 1:], further_NML)
+    return first_NL[:, None] + gamma * share_NCL
+
+
+def weighted(y_NCD: Float[Array, "N C D"], routing: Routing) -> Float[Array, "N D"]:
+    """What the chosen experts say, each with its weight."""
+    chosen_NCE = routing.ids_NC[:, :, None] == jnp.arange(routing.weights_NE.shape[1])
+    weights_NC = jnp.where(chosen_NCE, routing.weights_NE[:, None, :], 0).sum(-1)
+    return (weights_NC[:, :, None] * y_NCD).sum(1)
 
 
 def dense_ffn(
@@ -66,38 +126,37 @@ def all_experts(
     return matmul(hidden_NEF.reshape(N, E * F), w_down_EFD.reshape(E * F, D))
 
 
-def blocks(
+def expert_rows(
     x_ND: Float[Array, "N D"],
-    routing: Routing,
+    ids_NC: Int[Array, "N C"],
     w_gate_EDF: Float[Array, "E D F"],
     w_up_EDF: Float[Array, "E D F"],
     w_down_EFD: Float[Array, "E F D"],
     *,
     block_rows: int = BLOCK_ROWS,
-) -> Float[Array, "N D"]:
-    """Only what was chosen: rows sorted by expert, each expert's rows padded to whole blocks, a matmul a block.
+) -> Float[Array, "N C D"]:
+    """What each chosen expert says of its token, and zero for a choice numbered E, which is none. Only what was chosen
+    is computed: rows sorted by expert, each expert's rows padded to whole blocks, a matmul a block.
 
     There is room for the worst case, so nothing is dropped; padding rows are zero and are never read back. Measured on
     one Zen 5 core, top-2 of 8, 1,024 tokens, forward and backward, against `all_experts`: width 24, 0.85 -> 0.67 ms;
     48, 2.4 -> 1.3 ms; 128, 15.9 -> 6.9 ms; `lax.ragged_dot` computes every expert there and is slower than either.
     """
-    plan = block_plan(routing.ids_NC, w_gate_EDF.shape[0], block_rows)
-    x_JLD = to_slots(x_ND, plan).reshape(-1, block_rows, x_ND.shape[1])
+    plan = block_plan(ids_NC, w_gate_EDF.shape[0], block_rows)
+    x_JPD = to_slots(x_ND, plan).reshape(-1, block_rows, x_ND.shape[1])
     per_block = jax.vmap(matmul)
-    gate_JLF = per_block(x_JLD, weights_of(w_gate_EDF, plan.expert_J))
-    up_JLF = per_block(x_JLD, weights_of(w_up_EDF, plan.expert_J))
-    y_JLD = per_block(jax.nn.silu(gate_JLF) * up_JLF, weights_of(w_down_EFD, plan.expert_J))
-    y_NCD = from_slots(y_JLD.reshape(-1, x_ND.shape[1]), plan)
-    chosen_NCE = routing.ids_NC[:, :, None] == jnp.arange(w_gate_EDF.shape[0])
-    weights_NC = jnp.where(chosen_NCE, routing.weights_NE[:, None, :], 0).sum(-1)
-    return (weights_NC[:, :, None] * y_NCD).sum(1)
+    gate_JPF = per_block(x_JPD, weights_of(w_gate_EDF, plan.expert_J))
+    up_JPF = per_block(x_JPD, weights_of(w_up_EDF, plan.expert_J))
+    y_JPD = per_block(jax.nn.silu(gate_JPF) * up_JPF, weights_of(w_down_EFD, plan.expert_J))
+    return from_slots(y_JPD.reshape(-1, x_ND.shape[1]), plan)
 
 
 class BlockPlan(NamedTuple):
-    """Where each choice goes and what each slot holds; slots of padding hold the choice N C, which is none."""
+    """Where each choice goes and what each slot holds: slots of padding hold the choice N C, which is none, and choices
+    of no expert go to the slot S, which is none."""
 
     slot_NC: Int[Array, "N C"]
-    choice_M: Int[Array, "M"]
+    choice_S: Int[Array, "S"]
     expert_J: Int[Array, "J"]
 
 
@@ -111,36 +170,40 @@ def block_plan(ids_NC: Int[Array, "N C"], num_experts: int, block_rows: int) -> 
     ends_E = jnp.cumsum(blocks_E)
     starts_E = (ends_E - blocks_E) * block_rows
     slot_U = ((running_UE - 1 + starts_E) * hot_UE).sum(1)
-    choice_M = jnp.full(num_blocks * block_rows, N * C, jnp.int32)
-    choice_M = choice_M.at[slot_U].set(jnp.arange(N * C, dtype=jnp.int32), unique_indices=True)
+    slot_U = jnp.where(ids_NC.reshape(-1) < num_experts, slot_U, num_blocks * block_rows)
+    choice_S = jnp.full(num_blocks * block_rows, N * C, jnp.int32)
+    choice_S = choice_S.at[slot_U].set(jnp.arange(N * C, dtype=jnp.int32), mode="drop")
     expert_J = (jnp.arange(num_blocks)[:, None] >= ends_E).sum(1)
-    return BlockPlan(slot_U.reshape(N, C), choice_M, jnp.minimum(expert_J, num_experts - 1))
+    return BlockPlan(slot_U.reshape(N, C), choice_S, jnp.minimum(expert_J, num_experts - 1))
+
+
+def _rows(x_ND: Array, rows: Array) -> Array:
+    """Rows by number, zero for a number that is none."""
+    return x_ND.at[rows].get(mode="fill", fill_value=0)
 
 
 @jax.custom_vjp
-def to_slots(x_ND: Float[Array, "N D"], plan: BlockPlan) -> Float[Array, "M D"]:
+def to_slots(x_ND: Float[Array, "N D"], plan: BlockPlan) -> Float[Array, "S D"]:
     """Each slot's token, zero in padding. Forward and backward are gathers: a scatter-add is slow on CPU and its
     order is left to chance on a GPU."""
-    token_M = plan.choice_M // plan.slot_NC.shape[1]
-    return x_ND.at[token_M].get(mode="fill", fill_value=0)
+    return _rows(x_ND, plan.choice_S // plan.slot_NC.shape[1])
 
 
 @jax.custom_vjp
-def from_slots(y_MD: Float[Array, "M D"], plan: BlockPlan) -> Float[Array, "N C D"]:
-    """Each choice's slot."""
-    return y_MD[plan.slot_NC]
+def from_slots(y_SD: Float[Array, "S D"], plan: BlockPlan) -> Float[Array, "N C D"]:
+    """Each choice's slot, zero for a choice of no expert."""
+    return _rows(y_SD, plan.slot_NC)
 
 
 def _from_slots_backward(plan: BlockPlan, dy_NCD: Array) -> tuple[Array, None]:
-    flat_UD = dy_NCD.reshape(-1, dy_NCD.shape[-1])
-    return flat_UD.at[plan.choice_M].get(mode="fill", fill_value=0), None
+    return _rows(dy_NCD.reshape(-1, dy_NCD.shape[-1]), plan.choice_S), None
 
 
 to_slots.defvjp(
     lambda x_ND, plan: (to_slots(x_ND, plan), plan),
-    lambda plan, dx_MD: (dx_MD[plan.slot_NC].sum(1), None),
+    lambda plan, dx_SD: (_rows(dx_SD, plan.slot_NC).sum(1), None),
 )
-from_slots.defvjp(lambda y_MD, plan: (from_slots(y_MD, plan), plan), _from_slots_backward)
+from_slots.defvjp(lambda y_SD, plan: (from_slots(y_SD, plan), plan), _from_slots_backward)
 
 
 @jax.custom_vjp

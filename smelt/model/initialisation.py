@@ -1,10 +1,16 @@
-"""How each kind of weight begins, and a tree of such beginnings -> drawn weights.
+"""How each kind of weight begins, a tree of such beginnings -> drawn weights; and the share of the rate each learns at.
 
     matrices          truncated normal (3 sigma), std 1/sqrt(fan_in)
     embedding         std 1: the residual stream starts at rms 1, the size of what a layer writes
     head              std 1/d_model: logits start with variance 1/d_model, so the first loss is ln V
     tied embedding    std 1/d_model, and looked-up rows are multiplied by d_model
     gains             1
+
+muP (`ArchSpec.mup_base_width`; Looped-MoE, arXiv 2605.09165, its form without multipliers in the forward pass): with
+w = d_model / base width, every matrix but the embedding (router, experts and head too) has the initial variance that
+it has at the base width over w, and learns at 1/w of the rate. Matrices above have it already, their inputs being in
+proportion to the width; the head's std is 1/(base width sqrt(w)). Decay is in proportion to the rate, as everywhere
+(the paper's is independent of it: chosen so that a rate is one number). Gains and embeddings learn at the whole rate.
 
 Output matrices are not scaled down by depth: the loop has its own residual_scale, and a second scale by depth
 would tell a looped from an unlooped model of the same executed depth.
@@ -27,6 +33,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
+
+from smelt.spec import ArchSpec
 
 TRUNCATION = 3.0
 # The std of a standard normal cut at 3 sigma; dividing by it makes the drawn std the one that is named.
@@ -94,6 +102,25 @@ def drawn(laws: Any, key: jax.Array) -> Any:
             made.append(leaf.mean + leaf.std * stream[start : start + size].reshape(leaf.value.shape))
         start += size
     return jax.tree.unflatten(tree, made)
+
+
+def head_std(arch: ArchSpec) -> float:
+    if arch.mup_base_width is None:
+        return 1 / arch.d_model
+    return (arch.mup_base_width * arch.d_model) ** -0.5
+
+
+def rate_shares(arch: ArchSpec, params: Any) -> Any:
+    """The share of the learning rate at which each leaf learns: 1, and under muP 1/w for matrices."""
+    if arch.mup_base_width is None:
+        return jax.tree.map(lambda leaf: 1.0, params)
+    share = arch.mup_base_width / arch.d_model
+
+    def of_leaf(path: tuple[Any, ...], leaf: Any) -> float:
+        names = [str(getattr(key, "key", key)) for key in path]
+        return 1.0 if names[0] == "embedding" or names[-1].startswith("gain") else share
+
+    return jax.tree_util.tree_map_with_path(of_leaf, params)
 
 
 def is_drawn(leaf: Any) -> bool:

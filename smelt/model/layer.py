@@ -22,6 +22,7 @@ from jaxtyping import Array, Float
 
 from smelt.model.attention import Context
 from smelt.model.initialisation import constant
+from smelt.model.routing import Selection
 
 NORM_EPS = 1e-5  # from Looped-MoE and Foil (arXiv 2605.09165, 2609.35751); SMELT does not say
 
@@ -47,7 +48,9 @@ class RouterStats(NamedTuple):
 
 
 class Layer(nn.Module):
-    """Attention and experts around the residual stream; `router` is None where there is one dense expert."""
+    """Attention and experts around the residual stream; `router` is None where there is one dense expert.
+
+    A router is called with a `Selection` only where there is one: a bias, or experts that may not be taken."""
 
     attention: nn.Module
     router: nn.Module | None
@@ -56,13 +59,19 @@ class Layer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x_BTD: Float[Array, "B T D"], context: Context, residual_scale: float
+        self,
+        x_BTD: Float[Array, "B T D"],
+        context: Context,
+        residual_scale: float,
+        selection: Selection | None = None,
     ) -> tuple[Float[Array, "B T D"], RouterStats | None]:
         write_BTD = self.attention(RMSNorm(self.norm_gain, name="attention_norm")(x_BTD), context)
         x_BTD = x_BTD + residual_scale * write_BTD
         normed_ND = RMSNorm(self.norm_gain, name="ffn_norm")(x_BTD).reshape(-1, x_BTD.shape[-1])
-        routing = None if self.router is None else self.router(normed_ND)
-        write_ND = self.experts(normed_ND, routing)
+        routing = None
+        if self.router is not None:
+            routing = self.router(normed_ND) if selection is None else self.router(normed_ND, selection)
+        write_ND = self.experts(normed_ND, routing, context)
         x_BTD = x_BTD + residual_scale * write_ND.reshape(x_BTD.shape)
         stats = None if routing is None else RouterStats(routing.load_balance, routing.z_loss, routing.load_E)
         return x_BTD, stats

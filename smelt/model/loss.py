@@ -8,6 +8,8 @@ that cross a document boundary and the separator among them.
 Letters: B batch, T position, U = T + 1 tokens of a window, V vocabulary.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -27,20 +29,21 @@ def losses(
     params: Params,
     tokens_BU: Int[Array, "B U"],
     segments_BU: Int[Array, "B U"],
-    *,
-    confine_attention: bool,
+    **how: Any,
 ) -> tuple[Float[Array, ""], dict[str, Array]]:
-    """The objective of windows of T + 1 tokens, and what to log of it.
+    """The objective of windows of T + 1 tokens, and what to log of it; `how` is what `apply` takes by name.
 
     Metrics: loss_nats (mean cross-entropy), load_balance (1 is even), z_loss, max_load (the busiest expert of any
-    visit, as a multiple of an even share; absent without a router).
+    visit, as a multiple of an even share; absent without a router). `loads` are not for the log: the shares of each
+    segment's visits, from which selection biases are moved.
     """
-    logits_BTV, aux = apply(arch, params, tokens_BU[:, :-1], segments_BU[:, :-1], confine_attention=confine_attention)
+    logits_BTV, aux = apply(arch, params, tokens_BU[:, :-1], segments_BU[:, :-1], **how)
     loss_nats = cross_entropy(logits_BTV, tokens_BU[:, 1:]).mean()
     metrics = {"loss_nats": loss_nats, "load_balance": aux.load_balance, "z_loss": aux.z_loss}
     if aux.loads:
         busiest = [load.max() * load.shape[-1] for load in aux.loads.values()]
         metrics["max_load"] = jnp.stack(busiest).max()
+        metrics["loads"] = aux.loads
     router = arch.router
     objective = loss_nats + router.load_balance_coef * aux.load_balance + router.z_loss_coef * aux.z_loss
     return objective, metrics
@@ -51,9 +54,8 @@ def token_losses(
     params: Params,
     tokens_BU: Int[Array, "B U"],
     segments_BU: Int[Array, "B U"],
-    *,
-    confine_attention: bool,
+    **how: Any,
 ) -> Float[Array, "B T"]:
-    """Nats of each target of windows of T + 1 tokens, for evaluation."""
-    logits_BTV, _ = apply(arch, params, tokens_BU[:, :-1], segments_BU[:, :-1], confine_attention=confine_attention)
+    """Nats of each target of windows of T + 1 tokens, for evaluation; `how` is what `apply` takes by name."""
+    logits_BTV, _ = apply(arch, params, tokens_BU[:, :-1], segments_BU[:, :-1], **how)
     return cross_entropy(logits_BTV, tokens_BU[:, 1:])

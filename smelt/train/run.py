@@ -26,7 +26,7 @@ from smelt.files import write_json
 from smelt.grid import Cell, Grid
 from smelt.train import checkpoint, evaluate, fingerprint, row
 from smelt.train.row import Clock, Measured
-from smelt.train.schedule import learning_rate
+from smelt.train.schedule import learning_rate, view_ramp
 from smelt.train.step import State, compile_step, init_state, shape_key
 
 PENDING_STEPS = 16  # steps that may be in flight before the host reads their losses
@@ -135,7 +135,8 @@ def _train(
             with clock.timed("data_wait"):
                 batch = next(upcoming)
             lr = learning_rate(run.optim, run.num_steps, step)
-            state, metrics = program(state, batch.tokens, batch.segments, np.float32(lr))
+            gamma = view_ramp(run.optim, run.num_steps, step)
+            state, metrics = program(state, batch.tokens, batch.segments, np.float32(lr), np.float32(gamma))
             pending.append((step, lr, metrics))
             if len(pending) == PENDING_STEPS or step + 1 == run.num_steps:
                 drain()

@@ -32,3 +32,10 @@ def learning_rate(optim: OptimSpec, num_steps: int, step: int) -> float:
         into_decay = step + 1 - (num_steps - decay_steps)
         falling = 1.0 if into_decay <= 0 else 1 - math.sqrt(into_decay / decay_steps)
     return optim.peak_lr * (optim.final_frac + (1 - optim.final_frac) * falling)
+
+
+def view_ramp(optim: OptimSpec, num_steps: int, step: int) -> float:
+    """gamma, by which the further views of a Multi-View model are added: 0 at step 0, 1 from the end of the warm-up on
+    (the paper says that it rises early in training: the length and the straight line are chosen)."""
+    warmup_steps = math.ceil(optim.warmup_frac * num_steps)
+    return 1.0 if step >= warmup_steps else step / warmup_steps

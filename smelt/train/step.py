@@ -1,10 +1,12 @@
 """State and a batch -> the next State: loss, gradient, clipping, AdamW with decoupled decay, in one jitted call.
 
-    u = clip(grad);  m, v = Adam moments;  p <- p - lr (m_hat / (sqrt(v_hat) + eps) + weight_decay p)
+    u = clip(grad);  m, v = Adam moments;  p <- p - share lr (m_hat / (sqrt(v_hat) + eps) + weight_decay p)
 
-Decay touches matrices and the embedding, not the norm gains (chosen: no paper says). The rate is an argument, so that
-one compiled program serves every budget, rate and schedule of a shape. Everything a run must carry over an
-interruption is in State.
+share is 1, or under muP the leaf's own (`model.rate_shares`). Decay touches matrices and the embedding, not the norm
+gains (chosen: no paper says). Selection biases have no gradient and stand outside of all this: bias += bias_rate x
+sign(mean load - load), the loads of a stored layer pooled over its passes and over the whole batch (the rule of
+DeepSeek-V3; the pooling is chosen). The rate and the views' ramp are arguments, so that one compiled program serves
+every budget, rate and schedule of a shape. Everything a run must carry over an interruption is in State.
 """
 
 import dataclasses
@@ -47,7 +49,24 @@ def _decayed(params: Params) -> Any:
 def init_state(arch: ArchSpec, optim: OptimSpec, seed: int) -> State:
     """The state before step 0: weights of the seed, zero moments."""
     params = model.init(arch, jax.random.fold_in(jax.random.key(seed), 0))
-    return State(params, _transform(optim).init(params), jnp.zeros((), jnp.int32))
+    return State(params, _transform(optim).init(_learned(params)), jnp.zeros((), jnp.int32))
+
+
+def _learned(params: Params) -> Params:
+    """What gradients move."""
+    return {name: leaf for name, leaf in params.items() if name != "balance"}
+
+
+def balanced(arch: ArchSpec, balance: Params, loads: dict[str, jax.Array]) -> Params:
+    """The selection biases after a step, from the loads (visits, E) of each segment in order of execution."""
+    moved = {}
+    for segment in model.biased_segments(arch):
+        assert arch.router.sigmoid is not None
+        load_KE = loads[segment.name].reshape(segment.num_passes, segment.num_layers, -1).mean(0)
+        excess_KE = load_KE - load_KE.mean(-1, keepdims=True)
+        bias_KE = balance[segment.name]["bias_KE"] - arch.router.sigmoid.bias_rate * jnp.sign(excess_KE)
+        moved[segment.name] = {"bias_KE": bias_KE}
+    return moved
 
 
 def _step(
@@ -55,23 +74,33 @@ def _step(
     tokens_BU: jax.Array,
     segments_BU: jax.Array,
     lr: jax.Array,
+    gamma: jax.Array,
     *,
     arch: ArchSpec,
     optim: OptimSpec,
     confine_attention: bool,
 ) -> tuple[State, dict[str, jax.Array]]:
-    def objective(params: Params) -> tuple[jax.Array, dict[str, jax.Array]]:
-        return model.losses(arch, params, tokens_BU, segments_BU, confine_attention=confine_attention)
+    learned, balance = _learned(state.params), state.params.get("balance")
+    unlearned = {} if balance is None else {"balance": balance}
 
-    (_, metrics), grads = jax.value_and_grad(objective, has_aux=True)(state.params)
-    direction, optimizer = _transform(optim).update(grads, state.optimizer, state.params)
-    params = jax.tree.map(lambda p, u: p - lr * u, state.params, direction)
+    def objective(learned: Params) -> tuple[jax.Array, dict[str, Any]]:
+        return model.losses(
+            arch, learned | unlearned, tokens_BU, segments_BU, confine_attention=confine_attention, gamma=gamma
+        )
+
+    (_, metrics), grads = jax.value_and_grad(objective, has_aux=True)(learned)
+    loads = metrics.pop("loads", {})
+    direction, optimizer = _transform(optim).update(grads, state.optimizer, learned)
+    shares = model.rate_shares(arch, learned)
+    params = jax.tree.map(lambda p, u, share: p - (lr * share) * u, learned, direction, shares)
+    if balance is not None:
+        params["balance"] = balanced(arch, balance, loads)
     metrics["grad_norm"] = optax.tree.norm(grads)
     return State(params, optimizer, state.step + 1), metrics
 
 
 def compile_step(arch: ArchSpec, optim: OptimSpec, data: DataSpec) -> Any:
-    """The compiled step of a shape: call it with (state, tokens_BU, segments_BU, lr); the state is donated.
+    """The compiled step of a shape: call it with (state, tokens_BU, segments_BU, lr, gamma); the state is donated.
 
     Only what the program depends on is baked in, see `shape_key`."""
     shapes = jax.eval_shape(lambda: init_state(arch, optim, 0))
@@ -79,7 +108,7 @@ def compile_step(arch: ArchSpec, optim: OptimSpec, data: DataSpec) -> Any:
     jitted = jax.jit(_step, static_argnames=("arch", "optim", "confine_attention"), donate_argnums=0)
     rate = jax.ShapeDtypeStruct((), jnp.float32)
     static = {"arch": arch, "optim": _baked(optim), "confine_attention": data.confine_attention}
-    return jitted.lower(shapes, window, window, rate, **static).compile()
+    return jitted.lower(shapes, window, window, rate, rate, **static).compile()
 
 
 def shape_key(arch: ArchSpec, optim: OptimSpec, data: DataSpec) -> tuple[Any, ...]:

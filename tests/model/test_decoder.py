@@ -128,7 +128,7 @@ def written_out(arch: ArchSpec, params: decoder.Params, tokens_BT: jax.Array, se
             x_BTD = x_BTD + scale * layer.attention.apply({"params": own["attention"]}, seen_BTD, look)
             rows_ND = normed(x_BTD, own.get("ffn_norm")).reshape(-1, arch.d_model)
             routing = layer.router.apply({"params": own["router"]}, rows_ND)
-            write_ND = layer.experts.apply({"params": own["experts"]}, rows_ND, routing)
+            write_ND = layer.experts.apply({"params": own["experts"]}, rows_ND, routing, look)
             x_BTD = x_BTD + scale * write_ND.reshape(x_BTD.shape)
     return normed(x_BTD, params.get("final_norm")) @ params["head"]["w_DV"]
 

@@ -1,0 +1,338 @@
+"""Rows, the experts they chose and a mesh -> what those experts say, wherever they live; nothing is ever dropped.
+
+    mesh ('data', 'expert')      rows are sharded over both axes, experts over 'expert'
+    y[n, c] = compute(x[n], ids[n, c])      on the shard that owns expert ids[n, c], and back to the shard of row n
+
+A shard lays the rows that it sends into one buffer by destination, an all-to-all swaps the buffers, the owners compute,
+a second all-to-all brings the answers home. Sizes are static, so a (source, destination) pair has room for SLACK times
+its even share; where any pair of the mesh needs more, all shards take the same exchange with room for the worst case,
+n min(C, e) rows a pair, chosen on the device. Where the backend has a ragged all-to-all (not a CPU) it moves the
+useful rows alone; what is limited, and falls back, is then the sum that one shard receives.
+
+Moves are gathers in both directions, since the order of a scatter-add is left to chance on a GPU. Padding rows are
+zero, carry the id `number of local experts`, and are never read back.
+
+This file knows no expert, no router and no model: `compute` does, and parameter trees are read by the axes in the names
+of their leaves.
+
+Letters: N rows, C choices of a row, D width, E experts, X shards of the expert axis, e experts of a shard, n rows of a
+shard, U = n C choices of a shard, M rows of a buffer, S shards that send.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Int
+
+from smelt.errors import BadInput
+
+Compute = Callable[..., jax.Array]
+Strategy = Literal["padded", "ragged"]
+
+AXES = ("data", "expert")
+# Room of a pair over its even share. Chosen: a balanced router stays well below it, and the worst case, which
+# follows from exceeding it, computes up to X / SLACK times the rows.
+SLACK = 1.5
+
+
+def mesh(data: int, expert: int, devices: Sequence[Any] | None = None) -> Mesh:
+    """A mesh of data x expert devices, of the first ones where there are more. Raises BadInput where there are fewer."""
+    devices = jax.devices() if devices is None else devices
+    if data < 1 or expert < 1:
+        raise BadInput(f"mesh data={data},expert={expert}: give positive sizes")
+    if data * expert > len(devices):
+        raise BadInput(
+            f"mesh data={data},expert={expert} needs {data * expert} devices and there are {len(devices)}: "
+            "give a smaller mesh"
+        )
+    # Auto axes: with explicit ones, embedding look-ups and sorts of sharded arrays are refused.
+    return jax.make_mesh((data, expert), AXES, (AxisType.Auto,) * 2, devices=devices[: data * expert])
+
+
+def dispatch(
+    mesh: Mesh | None,
+    compute: Compute,
+    x_ND: Float[Array, "N D"],
+    ids_NC: Int[Array, "N C"],
+    weights: Sequence[Array],
+    strategy: Strategy | None = None,
+) -> Float[Array, "N C D"]:
+    """What each row's chosen experts say of it.
+
+    weights: arrays that lead with E. compute(x_ND, ids_NC, *weights) -> y_NCD does the same for the experts whose
+    weights it is given, numbered from 0; an id equal to their number is no expert and gives zeros. The ids of a row are
+    distinct, but for that one; a row whose ids are not, and which therefore found no room, comes back as NaN.
+    A mesh of one device, or none, calls `compute` at once. strategy: the ragged exchange on GPU and TPU, where None.
+    """
+    if mesh is None or mesh.size == 1:
+        return compute(x_ND, ids_NC, *weights)
+    num_rows, num_experts, num_shards = x_ND.shape[0], weights[0].shape[0], mesh.shape["expert"]
+    experts_of_shard = -(-num_experts // num_shards)
+    nobody = experts_of_shard * num_shards
+    ids_NC = jnp.where(ids_NC < num_experts, ids_NC, nobody)
+    if strategy is None:
+        strategy = "ragged" if jax.default_backend() in ("gpu", "tpu") else "padded"
+    over_all = PartitionSpec(AXES)
+    on_shards = jax.shard_map(
+        partial(_on_shard, compute, num_shards, experts_of_shard, strategy),
+        mesh=mesh,
+        in_specs=(over_all, over_all, PartitionSpec("expert")),
+        out_specs=over_all,
+    )
+    rows = -(-num_rows // mesh.size) * mesh.size
+    y_NCD = on_shards(
+        _lengthened(x_ND, rows, 0),
+        _lengthened(ids_NC, rows, nobody),
+        tuple(_lengthened(weight, nobody, 0) for weight in weights),
+    )
+    return y_NCD[:num_rows]
+
+
+def capacity(num_rows: int, num_choices: int, num_shards: int, experts_of_shard: int) -> tuple[int, int]:
+    """Rows that one pair of shards has room for: ordinarily, and in the worst case, where every row of the source
+    chooses as many experts of one destination as it can."""
+    worst = num_rows * min(num_choices, experts_of_shard)
+    even_share = num_rows * num_choices / num_shards
+    return min(worst, max(1, round(SLACK * even_share))), worst
+
+
+def _lengthened(array: Array, length: int, fill: int) -> Array:
+    missing = length - array.shape[0]
+    if missing == 0:
+        return array
+    return jnp.pad(array, ((0, missing),) + ((0, 0),) * (array.ndim - 1), constant_values=fill)
+
+
+def _on_shard(
+    compute: Compute,
+    num_shards: int,
+    experts_of_shard: int,
+    strategy: Strategy,
+    x_ND: Array,
+    ids_NC: Array,
+    weights: tuple[Array, ...],
+) -> Array:
+    """One shard's part: its rows, and its experts for whoever sends rows to them."""
+    # The gradient of weights that all data shards hold is summed here, outside of what `compute` differentiates itself.
+    weights = tuple(lax.pcast(weight, "data", to="varying") for weight in weights)
+    if num_shards == 1:
+        return compute(x_ND, ids_NC, *weights)
+    ordinary, worst = capacity(*ids_NC.shape, num_shards, experts_of_shard)
+    shard_NC = ids_NC // experts_of_shard
+    counts_X, place_NC = places(shard_NC, num_shards)
+    exchange = _padded if strategy == "padded" else _ragged
+    routes = {
+        room: partial(exchange, compute, room, num_shards, experts_of_shard) for room in sorted({ordinary, worst})
+    }
+    operands = x_ND, ids_NC, place_NC, counts_X, weights
+    if ordinary == worst:
+        return routes[worst](*operands)
+    if strategy == "padded":
+        needed = counts_X.max() > ordinary
+    else:
+        needed = lax.psum(counts_X, "expert").max() > num_shards * ordinary
+    # The worst case keeps nothing for its backward pass: an untaken branch's buffers would be allocated all the same.
+    return lax.cond(lax.pmax(needed.astype(jnp.int32), AXES) > 0, jax.checkpoint(routes[worst]), routes[ordinary], *operands)
+
+
+def places(shard_NC: Int[Array, "n C"], num_shards: int) -> tuple[Int[Array, "X"], Int[Array, "n C"]]:
+    """How many choices go to each shard, and the place of each among those that go where it goes."""
+    hot_UX = (shard_NC.reshape(-1, 1) == jnp.arange(num_shards)).astype(jnp.int32)
+    running_UX = jnp.cumsum(hot_UX, axis=0)
+    return running_UX[-1], ((running_UX - 1) * hot_UX).sum(1).reshape(shard_NC.shape)
+
+
+def _padded(
+    compute: Compute,
+    room: int,
+    num_shards: int,
+    experts_of_shard: int,
+    x_ND: Array,
+    ids_NC: Array,
+    place_NC: Array,
+    counts_X: Array,
+    weights: tuple[Array, ...],
+) -> Array:
+    """`room` rows from every shard to every shard."""
+    shard_NC = ids_NC // experts_of_shard
+    fits_NC = (place_NC < room) & (shard_NC < num_shards)
+    slots = slots_of(jnp.where(fits_NC, shard_NC * room + place_NC, num_shards * room), num_shards * room)
+    swap = partial(lax.all_to_all, axis_name="expert", split_axis=0, concat_axis=0, tiled=True)
+    rows_MD = swap(to_slots(x_ND, slots))
+    ids_M = swap(_to_slots_ids(ids_NC % experts_of_shard, slots, experts_of_shard))
+    said_MD = swap(compute(rows_MD, ids_M[:, None], *weights)[:, 0])
+    return _answers(said_MD, slots, shard_NC < num_shards)
+
+
+def _ragged(
+    compute: Compute,
+    room: int,
+    num_shards: int,
+    experts_of_shard: int,
+    x_ND: Array,
+    ids_NC: Array,
+    place_NC: Array,
+    counts_X: Array,
+    weights: tuple[Array, ...],
+) -> Array:
+    """As many rows from each shard to each as there are; a shard has room to receive num_shards x room."""
+    num_sent, num_received = ids_NC.size, num_shards * room
+    counts_SX = lax.all_gather(counts_X, "expert")
+    starts_X = jnp.cumsum(counts_X) - counts_X
+    shard_NC = ids_NC // experts_of_shard
+    chosen_NC = shard_NC < num_shards
+    slots = slots_of(jnp.where(chosen_NC, starts_X[shard_NC % num_shards] + place_NC, num_sent), num_sent)
+    rows_MD = ragged_move(to_slots(x_ND, slots), counts_SX, num_received)
+    # Ids travel as id + 1, since what no row was written to reads 0.
+    ids_M = ragged_send(_to_slots_ids(ids_NC % experts_of_shard + 1, slots, 0), counts_SX, num_received)
+    ids_M = jnp.where(ids_M == 0, experts_of_shard, ids_M - 1)
+    said_MD = ragged_move(compute(rows_MD, ids_M[:, None], *weights)[:, 0], counts_SX.T, num_sent)
+    return _answers(said_MD, slots, chosen_NC)
+
+
+class Slots(NamedTuple):
+    """Where each choice lies in a buffer and what each row of it holds; no slot is M, no choice is n C."""
+
+    slot_NC: Int[Array, "N C"]
+    choice_M: Int[Array, "M"]
+
+
+def slots_of(slot_NC: Int[Array, "N C"], num_slots: int) -> Slots:
+    """Both directions of an assignment of choices to slots, from the one."""
+    choice_M = jnp.full(num_slots, slot_NC.size, jnp.int32)
+    choices_U = jnp.arange(slot_NC.size, dtype=jnp.int32)
+    return Slots(slot_NC, choice_M.at[slot_NC.reshape(-1)].set(choices_U, mode="drop"))
+
+
+@jax.custom_vjp
+def to_slots(x_ND: Float[Array, "N D"], slots: Slots) -> Float[Array, "M D"]:
+    """Each slot's row, zero where it holds no choice."""
+    row_M = slots.choice_M // slots.slot_NC.shape[1]
+    return x_ND.at[row_M].get(mode="fill", fill_value=0)
+
+
+@jax.custom_vjp
+def from_slots(y_MD: Float[Array, "M D"], slots: Slots) -> Float[Array, "N C D"]:
+    """Each choice's slot, zero where it has none."""
+    return y_MD.at[slots.slot_NC].get(mode="fill", fill_value=0)
+
+
+def _from_slots_backward(slots: Slots, dy_NCD: Array) -> tuple[Array, None]:
+    dy_UD = dy_NCD.reshape(-1, dy_NCD.shape[-1])
+    return dy_UD.at[slots.choice_M].get(mode="fill", fill_value=0), None
+
+
+to_slots.defvjp(
+    lambda x_ND, slots: (to_slots(x_ND, slots), slots),
+    lambda slots, dx_MD: (from_slots(dx_MD, slots).sum(1), None),
+)
+from_slots.defvjp(lambda y_MD, slots: (from_slots(y_MD, slots), slots), _from_slots_backward)
+
+
+def _to_slots_ids(ids_NC: Array, slots: Slots, fill: int) -> Array:
+    return ids_NC.reshape(-1).at[slots.choice_M].get(mode="fill", fill_value=fill)
+
+
+def _answers(said_MD: Array, slots: Slots, chosen_NC: Array) -> Array:
+    """What came home for each choice; NaN, which stops a run, for one that found no room."""
+    lost_NC = chosen_NC & (slots.slot_NC == slots.choice_M.shape[0])
+    return jnp.where(lost_NC[:, :, None], jnp.nan, from_slots(said_MD, slots))
+
+
+class RaggedOffsets(NamedTuple):
+    """The last four arguments of `lax.ragged_all_to_all` as one shard gives them, one slice a shard."""
+
+    input_offsets: Int[Array, "X"]
+    send_sizes: Int[Array, "X"]
+    output_offsets: Int[Array, "X"]
+    recv_sizes: Int[Array, "X"]
+
+
+def ragged_offsets(counts_SX: Int[Array, "S X"], shard: Int[Array, ""] | int) -> RaggedOffsets:
+    """Of rows sorted by destination, packed by source where they arrive; counts_SX[s, x] rows go from s to x.
+
+    The way back is that of the transposed counts.
+    """
+    sent_X, received_S = counts_SX[shard], counts_SX[:, shard]
+    before_me_SX = jnp.cumsum(counts_SX, axis=0) - counts_SX
+    return RaggedOffsets(
+        input_offsets=jnp.cumsum(sent_X) - sent_X,
+        send_sizes=sent_X,
+        output_offsets=before_me_SX[shard],
+        recv_sizes=received_S,
+    )
+
+
+def ragged_send(rows: Array, counts_SX: Array, num_received: int) -> Array:
+    """Rows sorted by destination -> rows by source, then zeros."""
+    # Zeros, not `lax.empty`: rows that nobody writes are computed with.
+    received = jnp.zeros((num_received, *rows.shape[1:]), rows.dtype)
+    received = lax.pcast(received, AXES, to="varying")
+    offsets = ragged_offsets(counts_SX, lax.axis_index("expert"))
+    return lax.ragged_all_to_all(rows, received, *offsets, axis_name="expert")
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def ragged_move(rows_MD: Float[Array, "M D"], counts_SX: Int[Array, "S X"], num_received: int) -> Array:
+    """`ragged_send`, whose gradient goes the way back."""
+    return ragged_send(rows_MD, counts_SX, num_received)
+
+
+ragged_move.defvjp(
+    lambda rows_MD, counts_SX, num_received: (
+        ragged_send(rows_MD, counts_SX, num_received),
+        (counts_SX, rows_MD.shape[0]),
+    ),
+    lambda num_received, saved, drows_MD: (ragged_send(drows_MD, saved[0].T, saved[1]), None),
+)
+
+
+def shardings(mesh: Mesh, tree: Any, *, over_data: bool = False) -> Any:
+    """Where the leaves of a tree of parameters, or of one like it, live: a NamedSharding a leaf.
+
+    A leaf whose name says that it leads with experts (`w_gate_EDF`, whatever is stacked before) is sharded by them where
+    they divide over 'expert'; all others are on every device. over_data: of what only the update of the parameters
+    needs, the moments of an optimizer, each data shard keeps a part (ZeRO stage 1, Rajbhandari et al. 2020): the
+    largest axis that divides over 'data' is sharded by it.
+    """
+
+    def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+        axes: list[str | None] = [None] * len(leaf.shape)
+        expert_axis = _expert_axis(path, len(leaf.shape))
+        if expert_axis is not None and leaf.shape[expert_axis] % mesh.shape["expert"] == 0:
+            axes[expert_axis] = "expert"
+        if over_data:
+            size = mesh.shape["data"]
+            free = [i for i, axis in enumerate(axes) if axis is None and leaf.shape[i] % size == 0]
+            if free:
+                axes[max(free, key=lambda i: leaf.shape[i])] = "data"
+        return NamedSharding(mesh, PartitionSpec(*axes))
+
+    return jax.tree_util.tree_map_with_path(place, tree)
+
+
+def _expert_axis(path: tuple[Any, ...], num_axes: int) -> int | None:
+    names = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
+    axes = re.search(r"_(E[A-Z]*)$", str(names[-1])) if names else None
+    return num_axes - len(axes[1]) if axes and len(axes[1]) <= num_axes else None
+
+
+def batch_sharding(mesh: Mesh, num_seqs: int) -> NamedSharding:
+    """Where a batch of windows lives: over all devices, over 'data' where their number allows no more, or on each."""
+    for axes in (AXES, ("data",)):
+        if num_seqs % _size(mesh, axes) == 0:
+            return NamedSharding(mesh, PartitionSpec(axes))
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def _size(mesh: Mesh, axes: tuple[str, ...]) -> int:
+    size = 1
+    for axis in axes:
+        size *= mesh.shape[axis]
+    return size
