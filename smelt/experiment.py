@@ -1,18 +1,19 @@
 """A name or a path -> an Experiment: a Python file whose docstring asks the question and whose RUNS is a Grid.
 
 A committed experiment is named (`quickstart` is experiments/quickstart.py beside the package, or in the working
-folder); a user's own is given by its path. The file is imported, never parsed.
+folder); a user's own is given by its path. The file is imported, never parsed, and as Python does it once a process
+as long as its text is the same, so that what it defines is one class however often it is asked for.
 """
 
-import importlib.util
 import os
+import sys
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 from smelt.errors import BadInput
-from smelt.files import read_json, write_json
+from smelt.files import digest, read_json, write_json
 from smelt.grid import Grid
 
 MEMORY = "experiment.json"
@@ -83,12 +84,29 @@ def module(name_or_path: str) -> ModuleType:
 
 
 def _imported(path: Path) -> ModuleType:
-    module_spec = importlib.util.spec_from_file_location(f"smelt_experiment_{path.stem}", path)
-    if module_spec is None or module_spec.loader is None:
+    if path.suffix != ".py":
         raise BadInput(f"{path} cannot be imported: give a file that ends in .py")
-    imported = importlib.util.module_from_spec(module_spec)
+    source = path.read_bytes()
+    # Named by path and text: dataclasses and Flax look a class's module up by its name, and a file that was edited must
+    # not give its classes to programs that were compiled for the old ones.
+    name = f"smelt_experiment_{path.stem}_{digest([str(path), source.hex()])}"
+    if name in sys.modules:
+        return sys.modules[name]
+    imported = sys.modules[name] = ModuleType(name)
+    imported.__file__ = str(path)
     try:
-        module_spec.loader.exec_module(imported)
+        _execute(source, path, imported)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return imported
+
+
+def _execute(source: bytes, path: Path, imported: ModuleType) -> None:
+    """Run a file's text in a module; not through a loader, whose bytecode is told from an edit of the same second and
+    size by nothing."""
+    try:
+        exec(compile(source, str(path), "exec", dont_inherit=True), vars(imported))
     except BadInput:
         raise
     except SyntaxError as error:
@@ -99,7 +117,6 @@ def _imported(path: Path) -> ModuleType:
         raise BadInput(
             f"{path}:{lines[-1] if lines else 1} raised {what}; mend the file (python {path} shows the traceback)"
         ) from error
-    return imported
 
 
 def _find(name_or_path: str) -> Path:
