@@ -5,9 +5,9 @@
 
 A shard lays the rows that it sends into one buffer by destination, an all-to-all swaps the buffers, the owners compute,
 a second all-to-all brings the answers home. Sizes are static, so a (source, destination) pair has room for SLACK times
-its even share; where any pair of the mesh needs more, all shards take the same exchange with room for the worst case,
-n min(C, e) rows a pair, chosen on the device. Where the backend has a ragged all-to-all (not a CPU) it moves the
-useful rows alone; what is limited, and falls back, is then the sum that one shard receives.
+its even share; where any pair of the mesh needs more, all shards go further rounds of the same exchange, as many as
+the fullest pair needs, counted on the device. Where the backend has a ragged all-to-all (not a CPU) it moves the useful
+rows alone; what is limited is then the sum that one shard receives, and where that is too much, all go by rounds.
 
 Moves are gathers in both directions, since the order of a scatter-add is left to chance on a GPU. Padding rows are
 zero, carry the id `number of local experts`, and are never read back.
@@ -19,6 +19,7 @@ Letters: N rows, C choices of a row, D width, E experts, X shards of the expert 
 shard, U = n C choices of a shard, M rows of a buffer, S shards that send.
 """
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -36,13 +37,12 @@ Compute = Callable[..., jax.Array]
 Strategy = Literal["padded", "ragged"]
 
 AXES = ("data", "expert")
-# Room of a pair over its even share. Chosen: a balanced router stays well below it, and the worst case, which
-# follows from exceeding it, computes up to X / SLACK times the rows.
+# Room of a pair over its even share. Chosen: more is padding that every step computes, less a second round more often.
 SLACK = 1.5
 
 
 def mesh(data: int, expert: int, devices: Sequence[Any] | None = None) -> Mesh:
-    """A mesh of data x expert devices, of the first ones where there are more. Raises BadInput where there are fewer."""
+    """A mesh of data x expert devices, the first ones where there are more. Raises BadInput where there are fewer."""
     devices = jax.devices() if devices is None else devices
     if data < 1 or expert < 1:
         raise BadInput(f"mesh data={data},expert={expert}: give positive sizes")
@@ -66,9 +66,9 @@ def dispatch(
     """What each row's chosen experts say of it.
 
     weights: arrays that lead with E. compute(x_ND, ids_NC, *weights) -> y_NCD does the same for the experts whose
-    weights it is given, numbered from 0; an id equal to their number is no expert and gives zeros. The ids of a row are
-    distinct, but for that one; a row whose ids are not, and which therefore found no room, comes back as NaN.
-    A mesh of one device, or none, calls `compute` at once. strategy: the ragged exchange on GPU and TPU, where None.
+    weights it is given, numbered from 0; an id equal to their number is no expert and gives zeros. It takes all its
+    arrays as arguments, and treats rows alike: they reach it in another order, among padding. A mesh of one device, or
+    none, calls `compute` at once. strategy: where None, the ragged exchange on GPU and TPU, else the padded one.
     """
     if mesh is None or mesh.size == 1:
         return compute(x_ND, ids_NC, *weights)
@@ -94,12 +94,9 @@ def dispatch(
     return y_NCD[:num_rows]
 
 
-def capacity(num_rows: int, num_choices: int, num_shards: int, experts_of_shard: int) -> tuple[int, int]:
-    """Rows that one pair of shards has room for: ordinarily, and in the worst case, where every row of the source
-    chooses as many experts of one destination as it can."""
-    worst = num_rows * min(num_choices, experts_of_shard)
-    even_share = num_rows * num_choices / num_shards
-    return min(worst, max(1, round(SLACK * even_share))), worst
+def room_of_a_pair(num_rows: int, num_choices: int, num_shards: int) -> int:
+    """Rows that one shard can send to one other in a round, of rows and choices of one shard."""
+    return min(num_rows * num_choices, max(1, round(SLACK * num_rows * num_choices / num_shards)))
 
 
 def _lengthened(array: Array, length: int, fill: int) -> Array:
@@ -123,22 +120,37 @@ def _on_shard(
     weights = tuple(lax.pcast(weight, "data", to="varying") for weight in weights)
     if num_shards == 1:
         return compute(x_ND, ids_NC, *weights)
-    ordinary, worst = capacity(*ids_NC.shape, num_shards, experts_of_shard)
-    shard_NC = ids_NC // experts_of_shard
+    shard_NC, local_NC = ids_NC // experts_of_shard, ids_NC % experts_of_shard
     counts_X, place_NC = places(shard_NC, num_shards)
-    exchange = _padded if strategy == "padded" else _ragged
-    routes = {
-        room: partial(exchange, compute, room, num_shards, experts_of_shard) for room in sorted({ordinary, worst})
-    }
-    operands = x_ND, ids_NC, place_NC, counts_X, weights
-    if ordinary == worst:
-        return routes[worst](*operands)
+    room = room_of_a_pair(*ids_NC.shape, num_shards)
+    num_rounds = lax.pmax(-(-counts_X.max() // room), AXES)  # all shards must agree on what they exchange
+    choices = Choices(shard_NC, local_NC, place_NC)
+    shape = Shape(num_shards, experts_of_shard, room)
     if strategy == "padded":
-        needed = counts_X.max() > ordinary
-    else:
-        needed = lax.psum(counts_X, "expert").max() > num_shards * ordinary
-    # The worst case keeps nothing for its backward pass: an untaken branch's buffers would be allocated all the same.
-    return lax.cond(lax.pmax(needed.astype(jnp.int32), AXES) > 0, jax.checkpoint(routes[worst]), routes[ordinary], *operands)
+        y_NCD = _round(compute, shape, 0, x_ND, weights, choices)
+        return _rounds(partial(_round, compute, shape), 1, num_rounds, y_NCD, x_ND, weights, choices)
+    counts_SX = lax.all_gather(counts_X, "expert")
+    fits = lax.pmax(counts_SX.sum(0).max(), AXES) <= num_shards * room
+    ragged = partial(_ragged, compute, shape, counts_SX)
+    y_NCD = lax.cond(fits, ragged, _silence(ragged), x_ND, weights, choices)
+    num_rounds = jnp.where(fits, 0, num_rounds)
+    return _rounds(partial(_round, compute, shape), 0, num_rounds, y_NCD, x_ND, weights, choices)
+
+
+class Choices(NamedTuple):
+    """Where each choice goes: shard X is none; `local` counts experts of a shard, `place` among what goes there."""
+
+    shard_NC: Int[Array, "n C"]
+    local_NC: Int[Array, "n C"]
+    place_NC: Int[Array, "n C"]
+
+
+class Shape(NamedTuple):
+    """What fixes the buffers of an exchange."""
+
+    num_shards: int
+    experts_of_shard: int
+    room: int
 
 
 def places(shard_NC: Int[Array, "n C"], num_shards: int) -> tuple[Int[Array, "X"], Int[Array, "n C"]]:
@@ -148,52 +160,90 @@ def places(shard_NC: Int[Array, "n C"], num_shards: int) -> tuple[Int[Array, "X"
     return running_UX[-1], ((running_UX - 1) * hot_UX).sum(1).reshape(shard_NC.shape)
 
 
-def _padded(
-    compute: Compute,
-    room: int,
-    num_shards: int,
-    experts_of_shard: int,
-    x_ND: Array,
-    ids_NC: Array,
-    place_NC: Array,
-    counts_X: Array,
-    weights: tuple[Array, ...],
+def _round(
+    compute: Compute, shape: Shape, index: Array | int, x_ND: Array, weights: tuple[Array, ...], choices: Choices
 ) -> Array:
-    """`room` rows from every shard to every shard."""
-    shard_NC = ids_NC // experts_of_shard
-    fits_NC = (place_NC < room) & (shard_NC < num_shards)
-    slots = slots_of(jnp.where(fits_NC, shard_NC * room + place_NC, num_shards * room), num_shards * room)
+    """The choices whose place falls into this round: `room` rows from every shard to every shard, and back."""
+    num_shards, experts_of_shard, room = shape
+    place_NC = choices.place_NC - index * room
+    now_NC = (choices.shard_NC < num_shards) & (place_NC >= 0) & (place_NC < room)
+    slots = slots_of(jnp.where(now_NC, choices.shard_NC * room + place_NC, num_shards * room), num_shards * room)
     swap = partial(lax.all_to_all, axis_name="expert", split_axis=0, concat_axis=0, tiled=True)
     rows_MD = swap(to_slots(x_ND, slots))
-    ids_M = swap(_to_slots_ids(ids_NC % experts_of_shard, slots, experts_of_shard))
+    ids_M = swap(_ids_to_slots(choices.local_NC, slots, experts_of_shard))
     said_MD = swap(compute(rows_MD, ids_M[:, None], *weights)[:, 0])
-    return _answers(said_MD, slots, shard_NC < num_shards)
+    return from_slots(said_MD, slots)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _rounds(
+    exchange: Callable[..., Array],
+    first: int,
+    num_rounds: Array,
+    y_NCD: Array,
+    x_ND: Array,
+    weights: tuple[Array, ...],
+    choices: Choices,
+) -> Array:
+    """`y_NCD` plus what the rounds from `first` on say: usually none is left.
+
+    The derivative runs the rounds again, so that their buffers take room only while one is under way, and none in the
+    program's memory between forward and backward.
+    """
+    return lax.fori_loop(first, num_rounds, lambda i, y_NCD: y_NCD + exchange(i, x_ND, weights, choices), y_NCD)
+
+
+def _rounds_backward(exchange: Callable[..., Array], first: int, saved: Any, dy_NCD: Array) -> tuple[Any, ...]:
+    num_rounds, x_ND, weights, choices = saved
+
+    def add(i: Array, sums: Any) -> Any:
+        _, pull = jax.vjp(lambda x_ND, weights: exchange(i, x_ND, weights, choices), x_ND, weights)
+        return jax.tree.map(jnp.add, sums, pull(dy_NCD))
+
+    dx_ND, dweights = lax.fori_loop(first, num_rounds, add, jax.tree.map(jnp.zeros_like, (x_ND, weights)))
+    return None, dy_NCD, dx_ND, dweights, None
+
+
+_rounds.defvjp(
+    lambda exchange, first, num_rounds, y_NCD, x_ND, weights, choices: (
+        _rounds(exchange, first, num_rounds, y_NCD, x_ND, weights, choices),
+        (num_rounds, x_ND, weights, choices),
+    ),
+    _rounds_backward,
+)
 
 
 def _ragged(
     compute: Compute,
-    room: int,
-    num_shards: int,
-    experts_of_shard: int,
+    shape: Shape,
+    counts_SX: Array,
     x_ND: Array,
-    ids_NC: Array,
-    place_NC: Array,
-    counts_X: Array,
     weights: tuple[Array, ...],
+    choices: Choices,
 ) -> Array:
-    """As many rows from each shard to each as there are; a shard has room to receive num_shards x room."""
-    num_sent, num_received = ids_NC.size, num_shards * room
-    counts_SX = lax.all_gather(counts_X, "expert")
-    starts_X = jnp.cumsum(counts_X) - counts_X
-    shard_NC = ids_NC // experts_of_shard
-    chosen_NC = shard_NC < num_shards
-    slots = slots_of(jnp.where(chosen_NC, starts_X[shard_NC % num_shards] + place_NC, num_sent), num_sent)
+    """As many rows from each shard to each as there are, into a buffer of X times a pair's room."""
+    num_shards, experts_of_shard, room = shape
+    num_sent, num_received = choices.place_NC.size, num_shards * room
+    sent_X = counts_SX[lax.axis_index("expert")]
+    starts_X = jnp.cumsum(sent_X) - sent_X
+    slot_NC = starts_X[choices.shard_NC % num_shards] + choices.place_NC
+    slots = slots_of(jnp.where(choices.shard_NC < num_shards, slot_NC, num_sent), num_sent)
     rows_MD = ragged_move(to_slots(x_ND, slots), counts_SX, num_received)
     # Ids travel as id + 1, since what no row was written to reads 0.
-    ids_M = ragged_send(_to_slots_ids(ids_NC % experts_of_shard + 1, slots, 0), counts_SX, num_received)
+    ids_M = ragged_send(_ids_to_slots(choices.local_NC + 1, slots, 0), counts_SX, num_received)
     ids_M = jnp.where(ids_M == 0, experts_of_shard, ids_M - 1)
     said_MD = ragged_move(compute(rows_MD, ids_M[:, None], *weights)[:, 0], counts_SX.T, num_sent)
-    return _answers(said_MD, slots, chosen_NC)
+    return from_slots(said_MD, slots)
+
+
+def _silence(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Zeros of what a function on shards returns."""
+
+    def zeros(*operands: Any) -> Array:
+        said = jax.eval_shape(function, *operands)
+        return lax.pcast(jnp.zeros(said.shape, said.dtype), AXES, to="varying")
+
+    return zeros
 
 
 class Slots(NamedTuple):
@@ -235,14 +285,8 @@ to_slots.defvjp(
 from_slots.defvjp(lambda y_MD, slots: (from_slots(y_MD, slots), slots), _from_slots_backward)
 
 
-def _to_slots_ids(ids_NC: Array, slots: Slots, fill: int) -> Array:
+def _ids_to_slots(ids_NC: Array, slots: Slots, fill: int) -> Array:
     return ids_NC.reshape(-1).at[slots.choice_M].get(mode="fill", fill_value=fill)
-
-
-def _answers(said_MD: Array, slots: Slots, chosen_NC: Array) -> Array:
-    """What came home for each choice; NaN, which stops a run, for one that found no room."""
-    lost_NC = chosen_NC & (slots.slot_NC == slots.choice_M.shape[0])
-    return jnp.where(lost_NC[:, :, None], jnp.nan, from_slots(said_MD, slots))
 
 
 class RaggedOffsets(NamedTuple):
@@ -296,10 +340,10 @@ ragged_move.defvjp(
 def shardings(mesh: Mesh, tree: Any, *, over_data: bool = False) -> Any:
     """Where the leaves of a tree of parameters, or of one like it, live: a NamedSharding a leaf.
 
-    A leaf whose name says that it leads with experts (`w_gate_EDF`, whatever is stacked before) is sharded by them where
-    they divide over 'expert'; all others are on every device. over_data: of what only the update of the parameters
-    needs, the moments of an optimizer, each data shard keeps a part (ZeRO stage 1, Rajbhandari et al. 2020): the
-    largest axis that divides over 'data' is sharded by it.
+    A leaf whose name says that it leads with experts (`w_gate_EDF`, whatever is stacked before) is sharded by them
+    where they divide over 'expert'; all others are on every device. over_data: of what only the update of the
+    parameters needs, the moments of an optimizer, each data shard keeps a part (ZeRO stage 1, Rajbhandari et al. 2020):
+    the largest axis that divides over 'data' is sharded by it.
     """
 
     def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
@@ -326,13 +370,6 @@ def _expert_axis(path: tuple[Any, ...], num_axes: int) -> int | None:
 def batch_sharding(mesh: Mesh, num_seqs: int) -> NamedSharding:
     """Where a batch of windows lives: over all devices, over 'data' where their number allows no more, or on each."""
     for axes in (AXES, ("data",)):
-        if num_seqs % _size(mesh, axes) == 0:
+        if num_seqs % math.prod(mesh.shape[axis] for axis in axes) == 0:
             return NamedSharding(mesh, PartitionSpec(axes))
     return NamedSharding(mesh, PartitionSpec())
-
-
-def _size(mesh: Mesh, axes: tuple[str, ...]) -> int:
-    size = 1
-    for axis in axes:
-        size *= mesh.shape[axis]
-    return size
