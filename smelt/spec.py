@@ -264,7 +264,7 @@ class ArchSpec:
             )
         for ffn in (self.ffn, self.outer_ffn):
             _check_views(ffn, self.router)
-        _check_own(self.own)
+        _check_own(self.own, self.loop.attention_sets)
 
     def own_part(self, replaces: str) -> "Own | None":
         """The user's own router, experts, attention or layer, where there is one."""
@@ -314,8 +314,9 @@ class Own:
     module and counts it. Its fields are its settings, plain values.
 
     replaces: one of OWN_PLACES. Every method is given the architecture and the FFN of the layers that it serves.
-    `module` returns what the built-in module of that place is called like (`model.layer`); the counts are of one
-    layer, exact, and `plan` holds them against the parameter tree and XLA before anything trains.
+    `module` returns what the built-in module of that place is called like (`model.layer`); the counts are whole
+    numbers of one layer, exact, and `own.check` holds them against the parameter tree, the traced program and XLA
+    before anything trains. The matcher gives them arrays, so they are written with + - * and //.
     """
 
     replaces: ClassVar[str] = ""
@@ -335,6 +336,11 @@ class Own:
     def forward_flops(self, arch: ArchSpec, ffn: FFN, context: int) -> int:
         """Forward matmul FLOPs of one token in one visit, averaged over positions of a context."""
         return 2 * self.active_params(arch, ffn)
+
+    def uncounted_flops(self, arch: ArchSpec, ffn: FFN, context: int) -> int:
+        """Forward matmul FLOPs of one token in one visit that its program spends beyond `forward_flops`: the masked
+        half of attention, experts that nobody chose. Asked by the check alone."""
+        return 0
 
     def kv_values(self, arch: ArchSpec, ffn: FFN) -> int:
         """Values that a visit keeps of a token for decoding; asked of an attention or a layer."""
@@ -362,21 +368,38 @@ class RecordedOwn(Own):
     def _unknown(self, *_: Any) -> Any:
         raise BadInput(f"{self.record()['name']} is a part of an experiment's own: load the experiment's file for it")
 
-    module = num_params = active_params = forward_flops = kv_values = _unknown
+    module = num_params = active_params = forward_flops = uncounted_flops = kv_values = _unknown
 
 
-def _check_own(own: Any) -> None:
+def _check_own(own: Any, attention_sets: AttentionSets) -> None:
     _require(isinstance(own, tuple), f"ArchSpec.own is {own!r}: give a tuple of parts")
     places = []
     for part in own:
         _require(isinstance(part, Own), f"ArchSpec.own holds {part!r}: give instances of a subclass of spec.Own")
         name = type(part).__name__
         _require(part.replaces in OWN_PLACES, f"{name}.replaces is {part.replaces!r}: one of {', '.join(OWN_PLACES)}")
+        _check_settings(part, name)
         places.append(part.replaces)
     _require(len(set(places)) == len(places), f"two own parts replace {places[-1:]}: give one of a kind")
     _require(
         "layer" not in places or len(places) == 1, "an own layer brings everything: give no other own part with it"
     )
+    _require(
+        "layer" not in places or attention_sets == "shared",
+        "an own layer has all its weights in one: give attention_sets='shared'",
+    )
+
+
+def _check_settings(part: Own, name: str) -> None:
+    _require(
+        "__dataclass_params__" in vars(type(part)),
+        f"{name} is no dataclass, its settings would not be told apart: put @dataclass(frozen=True) above it",
+    )
+    try:
+        json.dumps(part.record(), allow_nan=False)
+        hash(part)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{part!r} cannot be written down ({error}): give numbers, texts and tuples of them") from None
 
 
 @dataclass(frozen=True, slots=True)
