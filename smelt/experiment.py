@@ -9,6 +9,7 @@ import os
 import sys
 import traceback
 from dataclasses import dataclass
+from importlib.util import decode_source
 from pathlib import Path
 from types import ModuleType
 
@@ -106,7 +107,9 @@ def _execute(source: bytes, path: Path, imported: ModuleType) -> None:
     """Run a file's text in a module; not through a loader, whose bytecode is told from an edit of the same second and
     size by nothing."""
     try:
-        exec(compile(source, str(path), "exec", dont_inherit=True), vars(imported))
+        compiled = compile(source, str(path), "exec", dont_inherit=True)
+        vars(imported)["__source__"] = decode_source(source)  # kept for fingerprints: the file may be edited
+        exec(compiled, vars(imported))
     except BadInput:
         raise
     except SyntaxError as error:

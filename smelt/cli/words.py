@@ -77,4 +77,4 @@ def status_of(experiment: Any, cell: Any) -> Any:
         # Where there is none nothing can differ from it: results are read on other machines too.
         built = (folder_of(cell.run.data.corpus) / "manifest.json").exists()
         corpus = "that of files changed since they were built" if built else None
-    return folders.status(experiment.folder / cell.run.run_id, code_fingerprint(), corpus)
+    return folders.status(experiment.folder / cell.run.run_id, code_fingerprint(cell.run.arch.own), corpus)

@@ -2,22 +2,27 @@
 
 Where the fingerprint of a finished run differs from today's in code or corpus, the run is `stale`: it is kept, shown,
 and not silently reused. Device, threads and versions move the last bits of a loss and are recorded for that.
+
+    code fingerprint = digest of the package's sources [+ digest of the sources of parts of the user's own]
 """
 
 import hashlib
-import io
 import os
 import platform
-import tokenize
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-PACKAGE = Path(__file__).resolve().parent.parent
+from smelt.errors import BadInput
+from smelt.spec import Own, RecordedOwn
+from smelt.train.source import PACKAGE, bare_code, own_source
+
 DECIDES_A_RESULT = (
     "spec.py",
     "data/pipeline.py",
     "model",
+    "parallel.py",
     "train/schedule.py",
     "train/step.py",
     "train/evaluate.py",
@@ -25,9 +30,21 @@ DECIDES_A_RESULT = (
 )
 
 
+def code_fingerprint(own: Sequence[Own] = ()) -> str:
+    """Digest of the sources that decide a loss, comments and docstrings left out; with parts of the user's own, a plus
+    and the digest of theirs. Raises BadInput for a part whose source is not at hand."""
+    if not own:
+        return _package_fingerprint()
+    for part in own:
+        if isinstance(part, RecordedOwn):
+            name = part.record()["name"]
+            raise BadInput(f"{name} is known by its record alone, not its source: load the experiment that defines it")
+    sources = "".join(own_source(type(part)) for part in own)
+    return f"{_package_fingerprint()}+{hashlib.sha256(sources.encode()).hexdigest()[:12]}"
+
+
 @cache
-def code_fingerprint() -> str:
-    """Digest of the sources that decide a loss, comments and docstrings left out."""
+def _package_fingerprint() -> str:
     sources: list[Path] = []
     for part in DECIDES_A_RESULT:
         path = PACKAGE / part
@@ -38,34 +55,15 @@ def code_fingerprint() -> str:
     return total.hexdigest()[:12]
 
 
-def bare_code(source: str) -> str:
-    """Python source without comments, blank lines and bare strings.
-
-    >>> bare_code("x = 1  # one\\n\\n'a docstring'\\n")
-    'x=1\\n'
-    """
-    kept: list[str] = []
-    statement_starts = True
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type in (tokenize.COMMENT, tokenize.NL):
-            continue
-        bare_string = token.type == tokenize.STRING and statement_starts
-        if not bare_string and not (token.type == tokenize.NEWLINE and statement_starts):
-            kept.append("\n" if token.type == tokenize.NEWLINE else token.string)
-        starts = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING)
-        statement_starts = token.type in starts or bare_string
-    return "".join(kept)
-
-
-def provenance(corpus_fingerprint: str) -> dict[str, Any]:
-    """The provenance columns of a row, but for the time."""
+def provenance(corpus_fingerprint: str, own: Sequence[Own] = ()) -> dict[str, Any]:
+    """The provenance columns of a row, but for the time; `own` are the parts of the user's own in its architecture."""
     import jax
     import jaxlib
 
     devices = jax.devices()
     return {
         "corpus_fingerprint": corpus_fingerprint,
-        "code_fingerprint": code_fingerprint(),
+        "code_fingerprint": code_fingerprint(own),
         "jax": jax.__version__,
         "jaxlib": jaxlib.__version__,
         "python": platform.python_version(),
