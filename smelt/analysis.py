@@ -387,6 +387,14 @@ def provenance(rows: Sequence[Row]) -> dict[str, list]:
     return {name: sorted({row[name] for row in rows}) for name in (*names, "flops_convention", "held_equal")}
 
 
+def _mixed_code(rows: Sequence[Row]) -> bool:
+    """Whether rows that should share their code do not: all share the package's, and those of one variant that of its
+    own parts, which stands after the plus."""
+    found = {(row["variant"], row["code_fingerprint"]) for row in rows}
+    packages = {code.partition("+")[0] for _, code in found}
+    return len(packages) > 1 or len(found) > len({variant for variant, _ in found})
+
+
 def _warnings(rows: Sequence[Row], analysis: Mapping[str, Any]) -> list[dict[str, str | None]]:
     """code, message and the variant that it is about, None where it is about the whole; each once, those of the whole
     and of the verdicts before those of single fits."""
@@ -406,7 +414,7 @@ def _warnings(rows: Sequence[Row], analysis: Mapping[str, Any]) -> list[dict[str
         ("jax", "mixed_jax"),
     ):
         values = analysis["provenance"][name]
-        if len(values) > 1:
+        if len(values) > 1 and (name != "code_fingerprint" or _mixed_code(rows)):
             warn(code, f"the rows come from {len(values)} values of {name}: {', '.join(map(str, values))}")
     for row in analysis["left_out"]:
         where = f"{row['variant']} of size {row['size']} at {compact(row['budget_flops'])} FLOPs"
