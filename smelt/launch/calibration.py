@@ -148,7 +148,7 @@ def _main(path: str) -> None:
             file=sys.stderr,
             flush=True,
         )
-        key = digest([to_dict(cell.run.arch), to_dict(cell.run.data)])
+        key = digest([to_dict(cell.run.arch), to_dict(cell.run.data), code_fingerprint(cell.run.arch.own)])
         if key not in entry["points"]:
             entry["points"][key] = _time_shape(experiment, cell)
     entry["made_at"] = time.time()
