@@ -32,6 +32,8 @@ FOIL = replace(
     attention=Attention(num_heads=2, num_kv_heads=2, head_dim=4, scale="1/d_k"),
     norm_gain=False,
 )
+LATENT = variants.sigmoid_router(variants.latent_moe(BASELINE, width=4, shared_width=6))
+MULTI_VIEW = variants.multi_view(variants.multi_router(LATENT, num_heads=3))
 ARCHITECTURES = {
     "baseline": BASELINE,
     "loop_middle": variants.loop_middle(BASELINE),
@@ -39,6 +41,12 @@ ARCHITECTURES = {
     "dense": variants.dense(BASELINE),
     "foil": FOIL,
     "tied": replace(BASELINE, tied_embeddings=True),
+    "latent": LATENT,
+    "multi_router": variants.multi_router(variants.sigmoid_router(BASELINE), num_heads=2, fusion="max"),
+    "multi_view": MULTI_VIEW,
+    "learned_mixing": variants.multi_view(variants.multi_router(LATENT), mixing="learned"),
+    "foil_multi_view": variants.untie_attention(variants.loop_all(MULTI_VIEW)),
+    "mup": variants.mup(replace(BASELINE, norm_gain=False), base_width=4),
 }
 
 

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from shapes import ARCHITECTURES, FOIL, FOUR, LENGTH, VOCAB, windows
 
-from smelt import model, variants
+from smelt import budget, model, variants
 from smelt.model import decoder
 from smelt.spec import ArchSpec
 
 # Counted by hand from the shapes in `shapes.py`: width 8; attention 2*8*6*(2+1) = 288, for foil 2*8*4*(2+2) = 256;
-# 4 experts of width 10 = 960, their router 32; outer 3 experts of width 6 = 432, their router 24; dense 3*8*20 = 480.
+# 4 experts of width 10 = 960, their router 32; outer 3 experts of width 6 = 432, their router 24; dense 3*8*20 = 480;
+# on a latent of 4: experts 480, into and out of it 64, each further view 32; shared expert of width 6 = 144.
 LEAVES = {
     "baseline": 2 * (288 + 960 + 32 + 16) + 8 + 2 * 13 * 8,
     "loop_middle": 2 * (288 + 960 + 32 + 16) + 8 + 2 * 13 * 8,
@@ -22,6 +23,12 @@ LEAVES = {
     "dense": 2 * (288 + 480 + 16) + 8 + 2 * 13 * 8,
     "foil": 2 * (256 + 432 + 24) + 2 * (2 * 256 + 960 + 32) + 2 * 13 * 8,
     "tied": 2 * (288 + 960 + 32 + 16) + 8 + 13 * 8,
+    "latent": 2 * (288 + 480 + 64 + 144 + 32 + 16) + 8 + 2 * 13 * 8,
+    "multi_router": 2 * (288 + 960 + 64 + 16) + 8 + 2 * 13 * 8,
+    "multi_view": 2 * (288 + 480 + 64 + 64 + 144 + 96 + 16) + 8 + 2 * 13 * 8,
+    "learned_mixing": 2 * (288 + 480 + 64 + 32 + 144 + 64 + 64 + 16) + 8 + 2 * 13 * 8,
+    "foil_multi_view": 288 + (288 + 480 + 64 + 64 + 144 + 96 + 16) + 8 + 2 * 13 * 8,
+    "mup": 2 * (288 + 960 + 32) + 2 * 13 * 8,
 }
 every_architecture = pytest.mark.parametrize("name", ARCHITECTURES)
 
@@ -49,8 +56,10 @@ def logits_of(arch: ArchSpec, confine_attention: bool):
 def test_the_leaves_of_the_tree_sum_to_the_count_made_by_hand(name: str):
     arch = ARCHITECTURES[name]
     shapes = jax.eval_shape(lambda key: model.init(arch, key), jax.random.key(0))
-    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == LEAVES[name]
-    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(shapes))
+    biases = shapes.pop("balance", {})
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == LEAVES[name] == budget.params(arch).total
+    assert all(leaf.shape == (arch.segments[0].num_layers, 4) for leaf in jax.tree.leaves(biases))
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves((shapes, biases)))
 
 
 def test_layers_of_a_segment_are_stacked_and_untied_attention_leads_with_its_passes():

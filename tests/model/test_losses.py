@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from shapes import ARCHITECTURES, BASELINE, FOIL, LENGTH, windows
+from shapes import ARCHITECTURES, BASELINE, LENGTH, windows
 
 from smelt import model
 from smelt.model import loss
@@ -58,8 +58,9 @@ def test_loads_are_given_by_visit_and_the_losses_average_over_visits():
     np.testing.assert_allclose(metrics["max_load"], busiest, rtol=1e-6)
 
 
-def test_the_derivative_is_what_finite_differences_say():
-    arch = FOIL
+@pytest.mark.parametrize("name", ["foil", "multi_view", "learned_mixing", "foil_multi_view", "multi_router"])
+def test_the_derivative_is_what_finite_differences_say(name: str):
+    arch = ARCHITECTURES[name]
     with jax.enable_x64(True):
         params = model.init(arch, jax.random.key(0))
         params = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), params)
@@ -68,7 +69,7 @@ def test_the_derivative_is_what_finite_differences_say():
         @jax.jit
         @jax.value_and_grad
         def objective(params):
-            return model.losses(arch, params, tokens_BU, segments_BU, confine_attention=True)[0]
+            return model.losses(arch, params, tokens_BU, segments_BU, confine_attention=True, gamma=0.7)[0]
 
         _, gradient = objective(params)
         leaves, tree = jax.tree.flatten(params)
