@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from smelt import budget
-from smelt.spec import FFN, ArchSpec
+from smelt.errors import BadInput
+from smelt.spec import FFN, ArchSpec, Own
 
 # A dimension -> (multiple where the user gives none, lowest and highest value tried as shares of the variant's own).
 DIMENSIONS: dict[str, tuple[int, float, float]] = {
@@ -144,7 +145,29 @@ def lattice_spec(arch: ArchSpec, sizes: Mapping[str, Any]) -> ArchSpec:
         attention=_unchecked(arch.attention, **{name: sizes[name] for name in HEADS}),
         ffn=ffn,
         outer_ffn=outer,
+        own=tuple(_OnArrays(part) for part in arch.own),
     )
+
+
+class _OnArrays:
+    """A part of the user's own that says which of its counts cannot take arrays."""
+
+    def __init__(self, part: Own) -> None:
+        self.part, self.replaces = part, part.replaces
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def count(*given: Any) -> Any:
+            try:
+                return getattr(self.part, name)(*given)
+            except (TypeError, ValueError, ArithmeticError) as error:
+                if isinstance(error, BadInput):
+                    raise
+                raise BadInput(
+                    f"{type(self.part).__name__}.{name} cannot count all sizes at once, as the matcher asks ({error}): "
+                    "write it with + - * and //, without int(), math and if"
+                ) from None
+
+        return count
 
 
 def tried(name: str, own: int, multiple: int, *, least: int = 1) -> np.ndarray:
