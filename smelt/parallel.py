@@ -39,6 +39,7 @@ Strategy = Literal["padded", "ragged"]
 AXES = ("data", "expert")
 # Room of a pair over its even share. Chosen: more is padding that every step computes, less a second round more often.
 SLACK = 1.5
+FURTHER = "further_rounds"  # what they are called in profiles and compiled programs
 
 
 def mesh(data: int, expert: int, devices: Sequence[Any] | None = None) -> Mesh:
@@ -190,7 +191,8 @@ def _rounds(
     The derivative runs the rounds again, so that their buffers take room only while one is under way, and none in the
     program's memory between forward and backward.
     """
-    return lax.fori_loop(first, num_rounds, lambda i, y_NCD: y_NCD + exchange(i, x_ND, weights, choices), y_NCD)
+    with jax.named_scope(FURTHER):
+        return lax.fori_loop(first, num_rounds, lambda i, y_NCD: y_NCD + exchange(i, x_ND, weights, choices), y_NCD)
 
 
 def _rounds_backward(exchange: Callable[..., Array], first: int, saved: Any, dy_NCD: Array) -> tuple[Any, ...]:
@@ -200,7 +202,8 @@ def _rounds_backward(exchange: Callable[..., Array], first: int, saved: Any, dy_
         _, pull = jax.vjp(lambda x_ND, weights: exchange(i, x_ND, weights, choices), x_ND, weights)
         return jax.tree.map(jnp.add, sums, pull(dy_NCD))
 
-    dx_ND, dweights = lax.fori_loop(first, num_rounds, add, jax.tree.map(jnp.zeros_like, (x_ND, weights)))
+    with jax.named_scope(FURTHER):
+        dx_ND, dweights = lax.fori_loop(first, num_rounds, add, jax.tree.map(jnp.zeros_like, (x_ND, weights)))
     return None, dy_NCD, dx_ND, dweights, None
 
 
