@@ -1,0 +1,91 @@
+"""Does muP hold the best learning rate still from width 16 to width 128, where the standard parametrisation moves it?
+
+Question    Looped-MoE (arXiv 2605.09165) divides initial variance and rate of every matrix but the embedding by the
+            ratio of the width to a base width, router, experts and head included, and reports one optimum over an
+            eightfold range of widths at four executed layers. Its Looped-MoE is trained here at rates two apart.
+Prediction  Under muP the optimum, by a parabola in log2 of the rate, moves by less than one octave from width 16 to
+            128. In the standard parametrisation, where every tensor of every width gets the same rate, it falls by one
+            to three octaves: the whole way of muP's ratio (three) if matrices alone decided, less since embeddings
+            want their rate kept. At its own best rate no arm is better by more than two seed spreads at width 16,
+            where both are the same model. Written before the first run.
+Varies      width (16, 32, 64, 128) x peak rate (2^-9 to 2^-4, factors of 2) x {muP with base width 16, standard}; two
+            seeds up to width 64, one at 128.
+Held equal  Tokens and steps within a width and across widths; nothing else.
+Fixed       Looped-MoE with two layers passed twice, 8 experts top-2, heads 8 wide, attention over d_k, in both arms;
+            corpus `builtin` (bytes), context 128, 512 tokens a step, 200 steps, AdamW, WSD.
+Found       Not run.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from smelt import grid, variants
+from smelt.spec import FFN, ArchSpec, Attention, DataSpec, Loop, OptimSpec, Router, RunSpec
+
+BASE_WIDTH = 16
+WIDTHS = (16, 32, 64, 128)
+NUM_STEPS = 200
+RATES = {f"2^{power}": 2.0**power for power in range(-9, -3)}
+
+
+def standard(d_model: int) -> ArchSpec:
+    """Four executed layers, as in the paper's check of muP; d_ff = 8/3 of the width, split by top-2."""
+    unlooped = ArchSpec(
+        vocab_size=256,
+        d_model=d_model,
+        num_prelude=0,
+        loop=Loop(num_layers=4, num_passes=1, residual_scale=1.0, attention_sets="shared"),
+        num_coda=0,
+        attention=Attention(num_heads=d_model // 8, num_kv_heads=d_model // 8, head_dim=8, scale="1/d_k"),
+        ffn=FFN(width=round(4 * d_model / 3), num_experts=8, top_k=2),
+        outer_ffn=None,
+        router=Router(load_balance_coef=0.01, z_loss_coef=0.001),
+        norm_gain=False,
+        tied_embeddings=False,
+    )
+    return variants.loop_all(unlooped)
+
+
+def recipe(arch: ArchSpec, num_tokens: float) -> tuple[OptimSpec, DataSpec]:
+    """The quickstart's recipe but for the rate, which the sweep sets; decay is 0.1 times each tensor's rate."""
+    optim = OptimSpec(
+        peak_lr=2.0**-6,
+        schedule="wsd",
+        warmup_frac=0.05,
+        decay_frac=0.3,
+        final_frac=0.05,
+        beta1=0.9,
+        beta2=0.95,
+        eps=1e-8,
+        weight_decay=0.1,
+        clip_norm=0.3,
+    )
+    data = DataSpec(corpus="builtin", seq_len=128, batch_seqs=4, confine_attention=True, validation_tokens=32_768)
+    return optim, data
+
+
+def at_rate(rate: float) -> Callable[[RunSpec], RunSpec]:
+    def change(run: RunSpec) -> RunSpec:
+        return replace(run, optim=replace(run.optim, peak_lr=rate))
+
+    return change
+
+
+def pairs(widths: tuple[int, ...], seeds: tuple[int, ...]) -> grid.Grid:
+    return grid.horizons(
+        ladders={
+            "muP": [variants.mup(standard(width), base_width=BASE_WIDTH) for width in widths],
+            "standard": [standard(width) for width in widths],
+        },
+        num_tokens=[NUM_STEPS * 4 * 128],
+        recipe=recipe,
+        seeds=seeds,
+        held="none",
+        bound=0.0,
+    )
+
+
+RUNS = grid.sweep(
+    replace(pairs(WIDTHS, (0,)), cells=(*pairs(WIDTHS, (0,)).cells, *pairs(WIDTHS[:3], (1,)).cells)),
+    {label: at_rate(rate) for label, rate in RATES.items()},
+)
