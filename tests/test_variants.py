@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from smelt import budget, papers, variants
 from smelt.errors import BadInput
-from tests.strategies import arch_specs, unlooped_specs
+from tests.strategies import arch_specs, plain_specs, unlooped_specs
 
 FAST = settings(max_examples=60, deadline=None, derandomize=True)
 SMELT = papers.smelt_baseline("100M", 64)
@@ -78,7 +78,7 @@ def test_looping_the_whole_stack_keeps_flops_and_kv_and_divides_what_is_stored(a
     assert budget.looped_moe_active(looped) == budget.looped_moe_active(arch)
 
 
-@given(arch_specs())
+@given(plain_specs())
 @FAST
 def test_the_dense_sibling_computes_as_much_in_its_ffn_and_has_no_router(arch):
     sibling = variants.dense(arch)
@@ -86,7 +86,50 @@ def test_the_dense_sibling_computes_as_much_in_its_ffn_and_has_no_router(arch):
     assert budget.forward_flops(sibling, 8).experts == budget.forward_flops(arch, 8).experts
 
 
+SIGMOID = variants.sigmoid_router(SMELT)
+MULTI_VIEW = variants.multi_view(
+    variants.latent_moe(variants.multi_router(SIGMOID, num_heads=3), width=96, shared_width=64)
+)
+
+
+@given(plain_specs(), st.integers(2, 4))
+@FAST
+def test_heads_cost_router_weights_alone(arch, num_heads):
+    one = variants.sigmoid_router(arch)
+    several = variants.multi_router(one, num_heads=num_heads)
+    assert budget.params(several) == replace(budget.params(one), routers=num_heads * budget.params(arch).routers)
+    before, after = budget.forward_flops(one, 64), budget.forward_flops(several, 64)
+    assert after == replace(before, routers=num_heads * before.routers)
+    assert budget.kv_cache_bytes_per_token(several) == budget.kv_cache_bytes_per_token(one)
+
+
+def test_a_further_view_costs_one_projection_into_the_latent_a_layer_whatever_mixes_it():
+    latent = variants.latent_moe(variants.multi_router(SIGMOID), width=96, shared_width=64)
+    of_routers = variants.multi_view(latent)
+    assert budget.params(of_routers).experts == budget.params(latent).experts + 10 * 672 * 96
+    assert budget.params(of_routers).routers == budget.params(latent).routers
+    assert budget.params(variants.multi_view(latent, mixing="routers_detached")) == budget.params(of_routers)
+    learned = budget.params(variants.multi_view(latent, mixing="learned"))
+    assert learned == replace(budget.params(of_routers), routers=2 * budget.params(latent).routers)
+
+
+@given(plain_specs(), st.integers(1, 64))
+@FAST
+def test_mup_moves_no_count(arch, base_width):
+    assume(not arch.tied_embeddings)
+    scaled = variants.mup(arch, base_width=base_width)
+    assert budget.params(scaled) == budget.params(arch)
+    assert budget.forward_flops(scaled, 64) == budget.forward_flops(arch, 64)
+    assert scaled.attention.scale == "1/d_k"
+
+
 BAD = [
+    (lambda: variants.multi_router(SMELT), "multi_router wants a sigmoid router: apply sigmoid_router first"),
+    (lambda: variants.multi_view(SIGMOID), "multi_view wants several sigmoid heads and a latent"),
+    (lambda: variants.multi_view(variants.latent_moe(SIGMOID, width=9, shared_width=9)), "wants several sigmoid heads"),
+    (lambda: variants.multi_view(variants.multi_router(SIGMOID)), "and a latent: apply latent_moe"),
+    (lambda: variants.multi_router(MULTI_VIEW, num_heads=2), "num_views is 3 and the router has 2 sigmoid heads"),
+    (lambda: variants.dense(MULTI_VIEW), "dense wants plain experts"),
     (lambda: variants.loop_middle(variants.loop_middle(SMELT)), "loop_middle wants an unlooped .* has 2 passes"),
     (lambda: variants.loop_all(variants.loop_middle(SMELT)), "loop_all wants an unlooped architecture"),
     (lambda: variants.loop_all(SMELT, 3), "loop_all cannot share 10 executed layers among 3 passes evenly"),
