@@ -3,6 +3,7 @@
 import os
 
 os.environ.setdefault("NPROC", "1")  # read by XLA: the test processes run side by side
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # two processes with two threads each wait for one another
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.abspath(".cache/jax-tests"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 os.environ.setdefault("MPLBACKEND", "Agg")
