@@ -27,7 +27,7 @@ ORDER = [
     {"foreign"},
     {"parallel"},
     {"data", "model"},
-    {"train"},
+    {"train", "own"},
     {"launch"},
     {"plan", "compare", "analysis"},
     {"prediction"},
@@ -51,7 +51,7 @@ HOMES = {
     "tokenizers": {"data"},
 }
 EXAMPLES = [path for path in SOURCES if ">>>" in path.read_text()]
-LIGHT = ("spec", "variants", "budget", "match", "grid", "ledger", "fit", "foreign", "plan", "cli")
+LIGHT = ("spec", "variants", "budget", "match", "grid", "ledger", "fit", "foreign", "plan", "own", "cli")
 
 
 def room_of(path: Path) -> str:

@@ -37,6 +37,7 @@ def plan(
     smelt plan smelt_paper --assume-flops-per-sec 4e14 --workers 1
     """
     from smelt import experiment as experiments
+    from smelt import own
     from smelt.launch import calibration as calibrations
     from smelt.launch.environment import available_cores
 
@@ -45,6 +46,7 @@ def plan(
     at_least("--max-hours", max_hours, 0, low_open=True)
     at_least("--rate-per-hour", rate_per_hour, 0)
     experiment = experiments.load(name)
+    own.check(experiment.grid)
     if assume_flops_per_sec is not None:
         kept = calibrations.assumed(assume_flops_per_sec)
     else:
@@ -180,6 +182,7 @@ def run(
     the step at hand (exit 75), twice at once. e.g. smelt run quickstart; smelt run quickstart --only loop_middle
     """
     from smelt import experiment as experiments
+    from smelt import own
     from smelt.data.store import open_corpus
     from smelt.launch import folder as folders
     from smelt.plan import check_corpora, check_disk
@@ -211,6 +214,8 @@ def run(
         print_json(would) if json else print(f"{len(missing)} runs would be trained, {reused} are there already")
         return EXIT_DONE
     check_disk(missing, experiment.folder)
+    if missing:
+        own.check(grid)
     code = EXIT_DONE
     for predicting in (False, True):
         stage = [cell for cell in missing if (cell.role == "prediction") == predicting]
