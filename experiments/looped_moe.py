@@ -16,6 +16,7 @@ Fixed       corpus `builtin` (bytes), context 128 with attention confined to a d
 Found       Not run.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from smelt import grid, match, variants
@@ -23,6 +24,7 @@ from smelt.spec import FFN, ArchSpec, Attention, DataSpec, Loop, OptimSpec, Rout
 
 CONTEXT = 128
 WIDTHS = (8, 12, 16, 24, 32)
+SIZES = {2e10: (0, 1, 2, 3), 4e10: (1, 2, 3, 4), 8e10: (1, 2, 3, 4)}
 BASE_WIDTH = 16
 
 
@@ -60,11 +62,11 @@ def looped_moe(arch: ArchSpec) -> ArchSpec:
     return variants.loop_all(arch)
 
 
-def looped_moe_2x4(arch: ArchSpec) -> ArchSpec:
+def looped_moe_4_passes(arch: ArchSpec) -> ArchSpec:
     return variants.loop_all(arch, num_passes=4)
 
 
-def looped_moe_1x8(arch: ArchSpec) -> ArchSpec:
+def looped_moe_8_passes(arch: ArchSpec) -> ArchSpec:
     return variants.loop_all(arch, num_passes=8)
 
 
@@ -90,10 +92,10 @@ def matcher(arch: ArchSpec, variant: ArchSpec) -> match.Match:
     return match.match(arch, variant, context=CONTEXT, held="active_params", multiples={"width": 1})
 
 
-def siblings(sizes: dict[float, tuple[int, ...]], labels: tuple[grid.Variant, ...], **further: object) -> grid.Grid:
+def siblings(labels: tuple[grid.Variant, ...], further_seeds: Mapping[tuple[float, int], Sequence[int]]) -> grid.Grid:
     return grid.isoflop(
         ladder=[sparse(d_model) for d_model in WIDTHS],
-        sizes=sizes,
+        sizes=SIZES,
         variants=labels,
         recipe=recipe,
         seeds=(0,),
@@ -101,13 +103,16 @@ def siblings(sizes: dict[float, tuple[int, ...]], labels: tuple[grid.Variant, ..
         held="active_params",
         bound=0.0,
         convention="looped_moe",
-        **further,
+        extra_seeds=further_seeds,
     )
 
 
-SIZES = {2e10: (0, 1, 2, 3), 4e10: (1, 2, 3, 4), 8e10: (1, 2, 3, 4)}
-FOUR = siblings(SIZES, (dense, looped_dense, moe, looped_moe), extra_seeds={(2e10, 2): (1, 2), (4e10, 2): (1, 2)})
-SHARED = siblings(SIZES, (dense, looped_moe_2x4, looped_moe_1x8))
-SHARED = grid.only(SHARED, budgets_flops=(8e10,), sizes=(2, 3), variants=("looped_moe_2x4", "looped_moe_1x8"))
+FOUR = siblings((dense, looped_dense, moe, looped_moe), {(2e10, 2): (1, 2), (4e10, 2): (1, 2)})
+DEEPER = grid.only(
+    siblings((dense, looped_moe_4_passes, looped_moe_8_passes), {}),
+    budgets_flops=(8e10,),
+    sizes=(2, 3),
+    variants=("looped_moe_4_passes", "looped_moe_8_passes"),
+)
 
-RUNS = replace(FOUR, cells=(*FOUR.cells, *SHARED.cells))
+RUNS = replace(FOUR, cells=(*FOUR.cells, *DEEPER.cells))
