@@ -1,4 +1,4 @@
-"""Two runs, or two groups of matched runs -> their loss difference, paired by document.
+"""Two runs, or two groups of matched runs -> their loss difference, paired by document, and every quantity that moved.
 
     difference(domain) = sum_d (s_A,d - s_B,d) / sum_d n_d          s: nats of a document, n: its tokens
     standard error     = sqrt(m/(m-1) sum_d (s_A,d - s_B,d - difference n_d)^2) / sum_d n_d,  m documents
@@ -6,31 +6,86 @@
 averaged over domains with equal weight. Both runs read the same slice, so what is hard for both cancels. The standard
 error covers which documents were drawn, not which seed: the difference is also given in multiples of the seed spread,
 the standard deviation of val_loss over seeds of one cell. Negative is better for A.
+
+The mean over the pairs of two groups has two errors: of the pairs' scatter (their seeds and sizes), and of the
+documents, which all pairs share and whose mean differences are taken before the error is. They are added in squares;
+the scatter holds a little of the second, so the sum is on the large side.
+
+Where the run folders are not at hand the committed rows are compared: their losses, without an error over documents.
 """
 
 import math
 import zipfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from smelt import ledger
 from smelt.errors import BadInput
 from smelt.ledger import Row
 from smelt.train.evaluate import DocumentLosses, load
 
+# What a table names where it moved: counts as they are, amounts as what A has more, parts of an architecture by name.
+COUNTS = {"e_real": "E_real", "e_eq": "E_eq", "e_comp": "E_comp", "effective_depth": "depth"}
+AMOUNTS = {
+    "flops_per_token": "FLOPs a token",
+    "train_flops": "FLOPs",
+    "num_tokens": "tokens",
+    "num_params": "parameters",
+    "num_params_active": "active parameters",
+    "kv_cache_bytes_per_token": "KV cache",
+}
+PARTS = {
+    "arch.loop.attention_sets": "attention sets",
+    "arch.router.sigmoid.num_heads": "sigmoid heads",
+    "arch.router.sigmoid.fusion": "fusion",
+    "arch.router.sigmoid.bias_rate": "bias rate",
+    "arch.ffn.shared_width": "shared expert",
+    "arch.ffn.latent.width": "latent",
+    "arch.ffn.latent.views.num_views": "views",
+    "arch.ffn.latent.views.mixing": "mixing",
+    "arch.mup_base_width": "muP base width",
+    "arch.own": "own parts",
+}
+LABELS = COUNTS | AMOUNTS | PARTS
+# Beside these, in JSON and by name under a table: other counts, and every field of the spec but seed and steps.
+OTHERS = (
+    "num_params_total",
+    "num_params_executed",
+    *(
+        name
+        for name, column in ledger.COLUMNS.items()
+        if column.meaning == ledger.SPEC_FIELD and name not in (*PARTS, "seed", "num_steps")
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One run or a group of runs, and where they lie: `folder` holds a folder a run, and is None where committed rows
+    are all there is. `all_rows` are the experiment's, for its seed spread."""
+
+    label: str
+    rows: Sequence[Row]
+    all_rows: Sequence[Row]
+    folder: Path | None
+    is_group: bool
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A minus B, in nats per token. None where it cannot be measured."""
+    """A minus B, in nats per token. None where it cannot be measured. `documents`: domain -> (sums of nats of A minus
+    those of B, tokens) of every document, empty where they are not at hand."""
 
     difference_nats: float
     standard_error_nats: float | None
-    train_difference_nats: float | None
-    train_standard_error_nats: float | None
+    train_difference_nats: float
+    train_standard_error_nats: float
     by_domain_nats: dict[str, float]
+    documents: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
 
     @property
     def standard_errors(self) -> float | None:
@@ -39,6 +94,33 @@ class Difference:
 
 def compare_runs(row_a: Row, folder_a: Path, row_b: Row, folder_b: Path) -> Difference:
     """Two finished runs. Raises BadInput where they were evaluated on other text, or one has not finished."""
+    _check_comparable(row_a, row_b)
+    losses_a, losses_b = (_losses(folder / "validation.npz") for folder in (folder_a, folder_b))
+    documents = {domain: _paired(losses_a[domain], losses_b[domain]) for domain in losses_a}
+    return Difference(
+        difference_nats=float(np.mean([_ratio(*pair)[0] for pair in documents.values()])),
+        standard_error_nats=_standard_error(documents),
+        train_difference_nats=row_a["train_loss_nats"] - row_b["train_loss_nats"],
+        train_standard_error_nats=math.hypot(row_a["train_loss_se_nats"], row_b["train_loss_se_nats"]),
+        by_domain_nats={domain: _ratio(*pair)[0] for domain, pair in documents.items()},
+        documents=documents,
+    )
+
+
+def compare_rows(row_a: Row, row_b: Row) -> Difference:
+    """Two finished runs of which only the rows are at hand: no error over documents."""
+    _check_comparable(row_a, row_b)
+    domains = [name for name in row_a if name.startswith("val_loss_nats.") and row_b.get(name) is not None]
+    return Difference(
+        difference_nats=row_a["val_loss_nats"] - row_b["val_loss_nats"],
+        standard_error_nats=None,
+        train_difference_nats=row_a["train_loss_nats"] - row_b["train_loss_nats"],
+        train_standard_error_nats=math.hypot(row_a["train_loss_se_nats"], row_b["train_loss_se_nats"]),
+        by_domain_nats={name.removeprefix("val_loss_nats."): row_a[name] - row_b[name] for name in domains},
+    )
+
+
+def _check_comparable(row_a: Row, row_b: Row) -> None:
     for row in (row_a, row_b):
         if row["outcome"] != "finished":
             raise BadInput(f"run {row['run_id']} has {row['outcome']}: only finished runs have a loss to compare")
@@ -50,17 +132,6 @@ def compare_runs(row_a: Row, folder_a: Path, row_b: Row, folder_b: Path) -> Diff
             )
     if row_a["run_id"] == row_b["run_id"]:
         raise BadInput(f"both sides are run {row_a['run_id']}: give two runs")
-    losses_a, losses_b = (_losses(folder / "validation.npz") for folder in (folder_a, folder_b))
-    parts = {domain: _paired(losses_a[domain], losses_b[domain]) for domain in losses_a}
-    errors = [error for _, error in parts.values() if error is not None]
-    train_errors = [row["train_loss_se_nats"] for row in (row_a, row_b)]
-    return Difference(
-        difference_nats=float(np.mean([difference for difference, _ in parts.values()])),
-        standard_error_nats=math.hypot(*errors) / len(parts) if len(errors) == len(parts) else None,
-        train_difference_nats=row_a["train_loss_nats"] - row_b["train_loss_nats"],
-        train_standard_error_nats=math.hypot(*train_errors),
-        by_domain_nats={domain: difference for domain, (difference, _) in parts.items()},
-    )
 
 
 def _losses(path: Path) -> dict[str, DocumentLosses]:
@@ -74,17 +145,29 @@ def _losses(path: Path) -> dict[str, DocumentLosses]:
         raise BadInput(f"{path} is damaged ({error}): restore it, or train the run again") from None
 
 
-def _paired(a: DocumentLosses, b: DocumentLosses) -> tuple[float, float | None]:
+def _paired(a: DocumentLosses, b: DocumentLosses) -> tuple[np.ndarray, np.ndarray]:
+    """(sums of nats of A minus those of B, tokens) of every document."""
     if not (np.array_equal(a.doc_ids, b.doc_ids) and np.array_equal(a.num_tokens, b.num_tokens)):
         raise BadInput("the runs were evaluated on other documents: build the same corpus, or train one of them again")
-    differences, num_tokens = a.sum_nats - b.sum_nats, a.num_tokens
+    return a.sum_nats - b.sum_nats, a.num_tokens
+
+
+def _ratio(differences: np.ndarray, num_tokens: np.ndarray) -> tuple[float, float | None]:
+    """Nats per token and its standard error, None with fewer than two documents."""
     difference = float(differences.sum() / num_tokens.sum())
-    documents = len(a.doc_ids)
+    documents = len(num_tokens)
     if documents < 2:
         return difference, None
     residuals = differences - difference * num_tokens
     error = math.sqrt(documents / (documents - 1) * float(np.sum(residuals**2))) / float(num_tokens.sum())
     return difference, error
+
+
+def _standard_error(documents: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> float | None:
+    """Of the mean over domains; None where a domain has none."""
+    errors = [_ratio(*pair)[1] for pair in documents.values()]
+    known = [error for error in errors if error is not None]
+    return math.hypot(*known) / len(errors) if errors and len(known) == len(errors) else None
 
 
 def pairs(rows_a: Sequence[Row], rows_b: Sequence[Row]) -> list[tuple[Row, Row]]:
@@ -100,10 +183,32 @@ def pairs(rows_a: Sequence[Row], rows_b: Sequence[Row]) -> list[tuple[Row, Row]]
     return sorted(found, key=lambda pair: key(pair[0]))
 
 
+def compare_sides(a: Side, b: Side, spread: Mapping[str, Any]) -> dict[str, Any]:
+    """Every pair of two sides and their mean, as plain values; `spread` is `analysis.seed_spread` of the reference's
+    rows. Raises BadInput where a run stands against a group, and where nothing can be paired."""
+    if a.is_group != b.is_group:
+        raise BadInput(f"{a.label} and {b.label}: give two runs or two groups, not one of each")
+    matched = pairs(a.rows, b.rows) if a.is_group else [(a.rows[0], b.rows[0])]
+    found, differences = [], []
+    for row_a, row_b in matched:
+        if a.folder is None or b.folder is None:
+            difference = compare_rows(row_a, row_b)
+        else:
+            difference = compare_runs(row_a, a.folder / row_a["run_id"], row_b, b.folder / row_b["run_id"])
+        found.append(as_row(row_a, row_b, difference, spread["sd"]))
+        differences.append(difference)
+    return {
+        "a": a.label,
+        "b": b.label,
+        "pairs": found,
+        "mean": mean_difference(differences, spread["sd"]),
+        "seed_spread_nats": spread["sd"],
+        "seed_spread_degrees_of_freedom": spread["degrees_of_freedom"],
+    }
+
+
 def as_row(row_a: Row, row_b: Row, difference: Difference, spread: float | None) -> dict[str, Any]:
-    """A compared pair as plain values, with every quantity that moved between the two."""
-    moved = ("num_params", "num_params_active", "flops_per_token", "kv_cache_bytes_per_token", "train_flops")
-    moved += ("e_real", "e_eq", "e_comp", "effective_depth")
+    """A compared pair as plain values, with every quantity that moved between the two: name -> [of A, of B]."""
     return {
         "run_a": row_a["run_id"],
         "run_b": row_b["run_id"],
@@ -117,13 +222,67 @@ def as_row(row_a: Row, row_b: Row, difference: Difference, spread: float | None)
         "train_difference_nats": difference.train_difference_nats,
         "train_standard_error_nats": difference.train_standard_error_nats,
         "by_domain_nats": difference.by_domain_nats,
-        "moved": {name: [row_a[name], row_b[name]] for name in moved if row_a[name] != row_b[name]},
+        "moved": {name: [row_a[name], row_b[name]] for name in (*LABELS, *OTHERS) if row_a[name] != row_b[name]},
     }
 
 
-def mean_difference(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Mean over pairs; the standard error is that of the pairs' scatter, None with one pair."""
-    differences = np.array([item["difference_nats"] for item in found])
-    count = len(differences)
-    error = float(differences.std(ddof=1) / math.sqrt(count)) if count > 1 else None
-    return {"difference_nats": float(differences.mean()), "standard_error_nats": error, "num_pairs": count}
+def mean_difference(found: Sequence[Difference], spread: float | None) -> dict[str, Any]:
+    """Mean over pairs. `standard_error_nats` adds in squares the errors of the pairs' scatter (None with one pair) and
+    of the documents (None where a pair has none, or pairs were evaluated on different ones)."""
+    values = np.array([difference.difference_nats for difference in found])
+    mean, count = float(values.mean()), len(values)
+    over_pairs = float(values.std(ddof=1) / math.sqrt(count)) if count > 1 else None
+    over_documents = _standard_error(_mean_documents([difference.documents for difference in found]))
+    known = [error for error in (over_pairs, over_documents) if error is not None]
+    error = math.hypot(*known) if known else None
+    return {
+        "difference_nats": mean,
+        "standard_error_nats": error,
+        "standard_error_over_pairs_nats": over_pairs,
+        "standard_error_over_documents_nats": over_documents,
+        "standard_errors": mean / error if error else None,
+        "seed_spreads": mean / spread if spread else None,
+        "num_pairs": count,
+    }
+
+
+def _mean_documents(
+    found: Sequence[Mapping[str, tuple[np.ndarray, np.ndarray]]],
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The mean over pairs of every document's difference; empty where pairs have other documents."""
+    first, means = found[0], {}
+    for domain, (_, num_tokens) in first.items():
+        of_pairs = [documents.get(domain, (None, np.empty(0))) for documents in found]
+        if not all(np.array_equal(tokens, num_tokens) for _, tokens in of_pairs):
+            return {}
+        means[domain] = (np.mean([sums for sums, _ in of_pairs], axis=0), num_tokens)
+    return means
+
+
+def moved_table(rows: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[list[str], list[list[str]], list[str]]:
+    """(header, cells, what else moved) of the rows of a table, each given as the pairs (`as_row`) that it stands for.
+
+    Only what moved in some row has a column; "=" where it did not. A count or a part reads "of B -> of A" where all
+    pairs of the row agree; an amount, and a count that differs between pairs, is what A has more, in per cent."""
+    columns = {}
+    for name, label in LABELS.items():
+        cells = [_moved_cell(name, [pair["moved"].get(name) for pair in row]) for row in rows]
+        if any(cell != "=" for cell in cells) and not (name == "train_flops" and cells == columns.get("FLOPs a token")):
+            columns[label] = cells
+    others = [name for name in OTHERS if any(name in pair["moved"] for row in rows for pair in row)]
+    return list(columns), [list(cells) for cells in zip(*columns.values(), strict=True)] or [[] for _ in rows], others
+
+
+def _moved_cell(name: str, values: Sequence[Sequence[Any] | None]) -> str:
+    if not any(values):
+        return "="
+    if name not in AMOUNTS and all(value == values[0] for value in values):
+        of_a, of_b = (("none" if part is None else str(part)) for part in values[0] or ())
+        return f"{of_b} -> {of_a}"
+    if name in PARTS:
+        return "differs"
+    shares = sorted(f"{100 * (value[0] / value[1] - 1 if value else 0.0):+.1f}" for value in values)
+    shares = sorted({"+0.0" if share == "-0.0" else share for share in shares}, key=float)
+    if shares == ["+0.0"]:
+        return "="
+    return f"{shares[0]}%" if len(shares) == 1 else f"{shares[0]} to {shares[-1]}%"

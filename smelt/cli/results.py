@@ -13,92 +13,141 @@ from smelt.errors import EXIT_DONE, BadInput
 
 
 def compare(
-    a: Annotated[Positional[str], arg(metavar="A", help="a run id (its beginning), or EXPERIMENT/VARIANT")],
-    b: Annotated[Positional[str], arg(metavar="B", help="the reference: a run id, or EXPERIMENT/VARIANT")],
+    sides: Annotated[
+        Positional[tuple[str, ...]], arg(metavar="SIDE", help="run ids (their beginnings), or EXPERIMENT/VARIANT")
+    ],
     *,
+    to: Annotated[
+        tuple[str, ...], arg(help="what they are compared with: one for all, or one each; the last SIDE where left out")
+    ] = (),
+    md: Annotated[bool, arg(help="print the table as markdown")] = False,
     json: Json = False,
 ) -> int:
-    """Loss of A minus loss of B, paired by document: in nats, standard errors and seed spreads.
+    """Loss of A minus loss of B, paired by document: in nats, standard errors and seed spreads, with all that moved.
 
-    Two groups are compared cell by cell (equal budget, size and seed) and in the mean. e.g. smelt compare
-    quickstart/loop_middle quickstart/baseline; smelt compare 0d3bd1 812d6f
+    Two groups are compared cell by cell (equal budget, size and seed) and in the mean; several at once in the mean
+    alone, a row each. e.g. smelt compare quickstart/loop_middle quickstart/baseline; smelt compare 0d3bd1 812d6f; smelt
+    compare siblings/loop_all siblings/dense --to siblings/baseline --md
     """
     from smelt import compare as comparing
     from smelt.analysis import seed_spread
 
-    side_a, side_b = _side(a), _side(b)
-    spread_found = seed_spread(side_b.all_rows)
-    spread, freedom = spread_found["sd"], spread_found["degrees_of_freedom"]
-    if side_a.is_group != side_b.is_group:
-        raise BadInput(f"{a} and {b}: give two runs or two groups, not one of each")
-    matched = comparing.pairs(side_a.rows, side_b.rows) if side_a.is_group else [(side_a.rows[0], side_b.rows[0])]
+    if not to:
+        if len(sides) != 2:
+            raise BadInput(f"{len(sides)} sides and no --to: give two sides, or what they are compared with as --to")
+        sides, to = sides[:1], sides[1:]
+    if not sides:
+        raise BadInput("--to stands alone: give at least one side to compare with it")
+    if len(to) not in (1, len(sides)):
+        raise BadInput(f"--to names {len(to)} for {len(sides)} sides: give one for all, or one each")
     found = []
-    for row_a, row_b in matched:
-        difference = comparing.compare_runs(
-            row_a, side_a.folder / row_a["run_id"], row_b, side_b.folder / row_b["run_id"]
-        )
-        found.append(comparing.as_row(row_a, row_b, difference, spread))
-    mean = comparing.mean_difference(found)
-    result = {"pairs": found, "mean": mean, "seed_spread_nats": spread, "seed_spread_degrees_of_freedom": freedom}
+    for a, b in zip(sides, to * len(sides) if len(to) == 1 else to, strict=True):
+        reference = _side(b)
+        found.append(comparing.compare_sides(_side(a), reference, seed_spread(reference.all_rows)))
     if json:
-        print_json(result)
+        print_json(found[0] if len(found) == 1 else {"comparisons": found})
         return EXIT_DONE
-    signed = terminal.signed
-    rows = [
-        [
-            f"{item['budget_flops']:.3g}",
-            str(item["size"]),
-            str(item["seed"]),
-            signed(item["difference_nats"]),
-            signed(item["standard_error_nats"]).lstrip("+"),
-            signed(item["standard_errors"], 1),
-            signed(item["seed_spreads"], 1),
-            signed(item["train_difference_nats"]),
-        ]
-        for item in found
-    ]
-    print(
-        terminal.table(
-            ["budget", "size", "seed", "A - B, nats", "s.e.", "in s.e.", "in seed spreads", "training"], rows
-        )
-    )
-    print(f"\nmean over {len(found)} pairs: {signed(mean['difference_nats'])} nats (negative: A is better)")
-    if mean["standard_error_nats"] is not None:
-        print(f"standard error over pairs: {mean['standard_error_nats']:.4f}")
-    if spread is None:
-        print("seed spread: unknown, no cell was trained with two seeds")
-    else:
-        print(f"seed spread, pooled over cells: {spread:.4f} nats ({freedom} degrees of freedom)")
+    header, rows, others = (_pairs_table if len(found) == 1 else _groups_table)(found)
+    print(terminal.table(header, rows, md))
+    print("\n" + "\n".join(_compare_notes(found, others)))
     return EXIT_DONE
 
 
-class _Side:
-    """A group of rows or one row, and the folder of their runs."""
+def _measured(item: dict[str, Any]) -> list[str]:
+    signed = terminal.signed
+    return [
+        signed(item["difference_nats"]),
+        signed(item["standard_error_nats"]).lstrip("+"),
+        signed(item["standard_errors"], 1),
+        signed(item["seed_spreads"], 1),
+    ]
 
-    def __init__(
-        self, rows: list[dict[str, Any]], all_rows: list[dict[str, Any]], folder: Path, is_group: bool
-    ) -> None:
-        self.rows, self.all_rows, self.folder, self.is_group = rows, all_rows, folder, is_group
+
+MEASURED = ["A - B, nats", "s.e.", "in s.e.", "in seed spreads"]
 
 
-def _side(word: str) -> _Side:
-    from smelt import ledger
+def _pairs_table(found: list[dict[str, Any]]) -> tuple[list[str], list[list[str]], list[str]]:
+    """A row a pair, and their mean."""
+    from smelt.compare import moved_table
+
+    (only,) = found
+    pairs = only["pairs"]
+    rows = [
+        [
+            f"{pair['budget_flops']:.3g}",
+            str(pair["size"]),
+            str(pair["seed"]),
+            *_measured(pair),
+            terminal.signed(pair["train_difference_nats"]),
+        ]
+        for pair in pairs
+    ]
+    of_rows = [[pair] for pair in pairs]
+    if len(pairs) > 1:
+        rows.append(["mean", "", "", *_measured(only["mean"]), ""])
+        of_rows.append(pairs)
+    header, moved, others = moved_table(of_rows)
+    rows = [[*row, *cells] for row, cells in zip(rows, moved, strict=True)]
+    return ["budget", "size", "seed", *MEASURED, "training", *header], rows, others
+
+
+def _groups_table(found: list[dict[str, Any]]) -> tuple[list[str], list[list[str]], list[str]]:
+    """A row a comparison: the mean over its pairs."""
+    from smelt.compare import moved_table
+
+    header, moved, others = moved_table([item["pairs"] for item in found])
+    rows = [
+        [item["a"], item["b"], str(item["mean"]["num_pairs"]), *_measured(item["mean"]), *cells]
+        for item, cells in zip(found, moved, strict=True)
+    ]
+    return ["A", "B", "pairs", *MEASURED, *header], rows, others
+
+
+def _compare_notes(found: list[dict[str, Any]], others: list[str]) -> list[str]:
+    """What a reader of the table has to know, a line each."""
+    lines = ["Negative: A is better. Amounts are what A has more than B; counts and parts read B -> A."]
+    means = [item["mean"] for item in found]
+    if any(mean["num_pairs"] > 1 for mean in means):
+        lines.append("s.e. of a mean: over its pairs and over documents, added in squares.")
+    if all(mean["standard_error_over_documents_nats"] is None for mean in means):
+        lines.append("No error over documents: the run folders, or more than one document, are not at hand.")
+    for item in {item["seed_spread_nats"]: item for item in found}.values():
+        if item["seed_spread_nats"] is None:
+            lines.append("Seed spread: unknown, no cell was trained with two seeds.")
+        else:
+            freedom = item["seed_spread_degrees_of_freedom"]
+            lines.append(
+                f"Seed spread, pooled over cells: {item['seed_spread_nats']:.4f} nats ({freedom} degrees of freedom)."
+            )
+    if others:
+        lines.append(f"Also moved: {', '.join(others)}.")
+    return lines
+
+
+def _side(word: str) -> Any:
+    """A group of runs, or one. Where nothing of a group was trained here its committed rows are read."""
+    from smelt import committed, ledger
+    from smelt.compare import Side
     from smelt.experiment import runs_root
 
     if "/" in word:
         name, _, variant = word.partition("/")
         folder = runs_root() / name
         rows = ledger.read_folder(folder)
+        kept = committed.folder_of(name) / f"{name}.csv"
+        if not rows and kept.exists():
+            rows, folder = ledger.read_csv(kept), None
         chosen = [row for row in rows if row["variant"] == variant and row["role"] in ("grid", "control")]
         if not chosen:
             known = ", ".join(sorted({row["variant"] for row in rows})) or "none trained"
-            raise BadInput(f"no finished run of group {variant!r} in {folder}: known are {known}")
-        return _Side(chosen, rows, folder, True)
+            raise BadInput(f"no finished run of group {variant!r} in {folder or kept}: known are {known}")
+        return Side(label=word, rows=chosen, all_rows=rows, folder=folder, is_group=True)
     row_path = _run_folder(word) / "row.json"
     if not row_path.exists():
         raise BadInput(f"run {row_path.parent.name} has no row: it has not finished (smelt status)")
     rows = ledger.read_folder(row_path.parent.parent)
-    return _Side([ledger.read_row(row_path.parent)], rows, row_path.parent.parent, False)
+    row = ledger.read_row(row_path.parent)
+    return Side(label=row["run_id"], rows=[row], all_rows=rows, folder=row_path.parent.parent, is_group=False)
 
 
 def _run_folder(word: str) -> Path:
