@@ -425,6 +425,8 @@ class OptimSpec:
     wsd: constant after the warm-up; over the last `decay_frac` of the steps the rate falls as 1 - sqrt(x) from
     peak to `final_frac` x peak (x from 0 to 1; the form of Foil's released trainer). cosine: falls from the end of the
     warm-up to the last step; decay_frac is then 1.
+
+    warmup_steps, decay_steps: either of them in whole steps, the same for a run of any length; its share is then 0.
     """
 
     peak_lr: float
@@ -437,6 +439,8 @@ class OptimSpec:
     eps: float
     weight_decay: float
     clip_norm: float
+    warmup_steps: int | None = None
+    decay_steps: int | None = None
 
     def __post_init__(self) -> None:
         _choice(self, "schedule", ScheduleKind)
@@ -456,6 +460,22 @@ class OptimSpec:
             self.schedule == "cosine" or self.warmup_frac + self.decay_frac <= 1.0,
             f"warmup_frac {self.warmup_frac} + decay_frac {self.decay_frac} is over 1: shorten one",
         )
+        for part in ("warmup", "decay"):
+            steps, frac = getattr(self, f"{part}_steps"), getattr(self, f"{part}_frac")
+            if steps is not None:
+                _non_negative(self, f"{part}_steps")
+                _require(frac == 0.0, f"{part}_steps {steps} and {part}_frac {frac} say it twice: give {part}_frac=0.0")
+
+    def num_warmup_steps(self, num_steps: int) -> int:
+        """Of a run of `num_steps`."""
+        return math.ceil(self.warmup_frac * num_steps) if self.warmup_steps is None else self.warmup_steps
+
+    def num_decay_steps(self, num_steps: int) -> int:
+        """Steps at the end of a run of `num_steps` whose rate is under the peak by the schedule; a cosine decays from
+        the end of the warm-up."""
+        if self.schedule == "cosine":
+            return num_steps - self.num_warmup_steps(num_steps)
+        return math.ceil(self.decay_frac * num_steps) if self.decay_steps is None else self.decay_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -498,6 +518,12 @@ class RunSpec:
         _non_negative(self, "seed")
         for name, kind in (("arch", ArchSpec), ("optim", OptimSpec), ("data", DataSpec)):
             _member(self, name, kind)
+        warmup_steps, decay_steps = self.optim.warmup_steps or 0, self.optim.decay_steps or 0
+        _require(
+            warmup_steps + decay_steps <= self.num_steps,
+            f"warmup_steps {warmup_steps} + decay_steps {decay_steps} are more than the {self.num_steps} of the run: "
+            "shorten one or train longer",
+        )
 
     @cached_property
     def run_id(self) -> str:

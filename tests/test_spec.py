@@ -74,9 +74,11 @@ class Sinks(Own):
 LATENT = Latent(width=8, views=Views(num_views=2, mixing="learned"))
 MANY = FFN(width=16, num_experts=8, top_k=2, shared_width=12, latent=LATENT)
 SIGMOID = SigmoidScores(num_heads=2, fusion="sum", bias_rate=0.001)
-# An architecture that has every part there is.
+IN_STEPS = replace(OPTIM, warmup_frac=0.0, warmup_steps=10, decay_frac=0.0, decay_steps=20)
+# A run that has every part there is.
 WHOLE = replace(
     RUN,
+    optim=IN_STEPS,
     arch=replace(
         ARCH,
         ffn=MANY,
@@ -141,14 +143,16 @@ OTHERS = {
     "arch.own": [Sinks(num_sinks=2).record()],
     "optim.peak_lr": 2e-2,
     "optim.schedule": None,  # needs decay_frac to move too: below
-    "optim.warmup_frac": 0.2,
-    "optim.decay_frac": 0.3,
+    "optim.warmup_frac": None,  # in place of whole steps: below
+    "optim.decay_frac": None,
     "optim.final_frac": 0.1,
     "optim.beta1": 0.8,
     "optim.beta2": 0.9,
     "optim.eps": 1e-9,
     "optim.weight_decay": 0.2,
     "optim.clip_norm": 2.0,
+    "optim.warmup_steps": 11,
+    "optim.decay_steps": 21,
     "data.corpus": "other",
     "data.seq_len": 256,
     "data.batch_seqs": 16,
@@ -180,6 +184,8 @@ ABSENT = [
     replace(WHOLE, arch=replace(WHOLE.arch, router=replace(WHOLE.arch.router, sigmoid=None))),
     replace(WHOLE, arch=replace(WHOLE.arch, mup_base_width=None)),
     replace(WHOLE, arch=replace(WHOLE.arch, own=())),
+    replace(WHOLE, optim=replace(IN_STEPS, warmup_steps=None)),
+    replace(WHOLE, optim=replace(IN_STEPS, decay_steps=None)),
 ]
 
 
@@ -187,6 +193,8 @@ def test_no_two_runs_that_differ_in_a_field_or_a_part_share_a_run_id():
     assert OTHERS.keys() == flatten(RUN).keys() == flatten(WHOLE).keys()
     others = [_moved(WHOLE, name, value) for name, value in OTHERS.items() if value is not None]
     others.append(replace(WHOLE, optim=replace(OPTIM, schedule="cosine", decay_frac=1.0)))
+    others.append(replace(WHOLE, optim=replace(IN_STEPS, warmup_steps=None, warmup_frac=0.2)))
+    others.append(replace(WHOLE, optim=replace(IN_STEPS, decay_steps=None, decay_frac=0.3)))
     others.append(replace(WHOLE, arch=replace(WHOLE.arch, mup_base_width=None, tied_embeddings=True)))
     others += [RUN, *ABSENT]
     assert len({run.run_id for run in [WHOLE, *others]}) == len(OTHERS) + 2 + len(ABSENT)
@@ -292,6 +300,10 @@ BAD = [
     (lambda: replace(OPTIM, schedule="linear"), "schedule is 'linear': choose one of wsd, cosine"),
     (lambda: replace(OPTIM, schedule="cosine"), "decay_frac is 0.2: the cosine schedule decays throughout"),
     (lambda: replace(OPTIM, warmup_frac=0.9), "warmup_frac 0.9 [+] decay_frac 0.2 is over 1"),
+    (lambda: replace(OPTIM, warmup_steps=5), "warmup_steps 5 and warmup_frac 0.1 say it twice: give warmup_frac=0.0"),
+    (lambda: replace(OPTIM, decay_steps=5), "decay_steps 5 and decay_frac 0.2 say it twice: give decay_frac=0.0"),
+    (lambda: replace(IN_STEPS, warmup_steps=-1), "warmup_steps is -1: give a non-negative integer"),
+    (lambda: replace(WHOLE, num_steps=29), r"warmup_steps 10 \+ decay_steps 20 are more than the 29 of the run"),
     (lambda: replace(OPTIM, beta2=1.0), "beta2 is 1.0"),
     (lambda: replace(DATA, corpus=""), "corpus is empty"),
     (lambda: replace(DATA, seq_len=0), "seq_len is 0"),

@@ -30,3 +30,20 @@ def test_wsd_is_flat_between_warm_up_and_decay_and_falls_as_one_minus_a_root():
 def test_cosine_is_halfway_down_in_the_middle():
     rates = [learning_rate(COSINE, 220, step) for step in range(220)]
     assert rates[22 + 98] == pytest.approx((0.01 + 0.0005) / 2, rel=1e-3)
+
+
+def test_a_warm_up_and_a_decay_in_whole_steps_are_the_same_for_every_length_of_run():
+    in_steps = dataclasses.replace(OPTIM, warmup_frac=0.0, warmup_steps=7, decay_frac=0.0, decay_steps=11)
+    rates = {n: [learning_rate(in_steps, n, step) for step in range(n)] for n in (18, 33, 501)}
+    for n, found in rates.items():
+        assert found[:7] == rates[18][:7]
+        assert set(found[6 : n - 11]) == {0.01}
+        assert found[-11:] == rates[18][-11:]
+
+
+def test_whole_steps_give_the_rates_of_the_shares_that_round_to_them():
+    shares = dataclasses.replace(OPTIM, warmup_frac=0.05, decay_frac=0.3)
+    for n in (20, 101, 999):
+        steps = {"warmup_steps": shares.num_warmup_steps(n), "decay_steps": shares.num_decay_steps(n)}
+        stated = dataclasses.replace(shares, warmup_frac=0.0, decay_frac=0.0, **steps)
+        assert [learning_rate(stated, n, s) for s in range(n)] == [learning_rate(shares, n, s) for s in range(n)]
