@@ -60,7 +60,7 @@ def recipe(arch: ArchSpec, num_tokens: float) -> tuple[OptimSpec, DataSpec]:
         weight_decay=0.1,
         clip_norm=0.3,
     )
-    data = DataSpec(corpus="builtin", seq_len=128, batch_seqs=4, confine_attention=True, validation_tokens=32_768)
+    data = DataSpec(corpus="builtin", seq_len=128, batch_seqs=4, confine_attention=True, validation_tokens=16_384)
     return optim, data
 
 
