@@ -7,16 +7,24 @@ gains (chosen: no paper says). Selection biases have no gradient and stand outsi
 sign(mean load - load), the loads of a stored layer pooled over its passes and over the whole batch (the rule of
 DeepSeek-V3; the pooling is chosen). The rate and the views' ramp are arguments, so that one compiled program serves
 every budget, rate and schedule of a shape. Everything a run must carry over an interruption is in State.
+
+On a mesh the batch is spread over all devices, experts over 'expert', and the moments also over 'data' (`parallel`).
+`accumulate` cuts the batch into so many micro-batches of equal size, one after another: gradients, metrics and loads
+are their means. Of what is no mean over tokens, the router losses and `max_load`, that is not the whole batch's value.
 """
 
 import dataclasses
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from smelt import model
+from smelt import model, parallel
+from smelt.errors import BadInput
 from smelt.spec import ArchSpec, DataSpec, OptimSpec
 
 Params = dict[str, Any]
@@ -79,16 +87,20 @@ def _step(
     arch: ArchSpec,
     optim: OptimSpec,
     confine_attention: bool,
+    mesh: Mesh | None,
+    accumulate: int,
 ) -> tuple[State, dict[str, jax.Array]]:
     learned, balance = _learned(state.params), state.params.get("balance")
     unlearned = {} if balance is None else {"balance": balance}
 
-    def objective(learned: Params) -> tuple[jax.Array, dict[str, Any]]:
-        return model.losses(
-            arch, learned | unlearned, tokens_BU, segments_BU, confine_attention=confine_attention, gamma=gamma
-        )
+    def objective(learned: Params, tokens_BU: jax.Array, segments_BU: jax.Array) -> tuple[jax.Array, dict[str, Any]]:
+        how = {"confine_attention": confine_attention, "gamma": gamma, "mesh": mesh}
+        return model.losses(arch, learned | unlearned, tokens_BU, segments_BU, **how)
 
-    (_, metrics), grads = jax.value_and_grad(objective, has_aux=True)(learned)
+    grads, metrics = _gradient(objective, learned, (tokens_BU, segments_BU), accumulate)
+    if mesh is not None:
+        # Else the moments' sharding would reach into the backward pass, where it shards what batches are sharded by.
+        grads = jax.lax.with_sharding_constraint(grads, parallel.shardings(mesh, grads))
     loads = metrics.pop("loads", {})
     direction, optimizer = _transform(optim).update(grads, state.optimizer, learned)
     shares = model.rate_shares(arch, learned)
@@ -99,16 +111,63 @@ def _step(
     return State(params, optimizer, state.step + 1), metrics
 
 
-def compile_step(arch: ArchSpec, optim: OptimSpec, data: DataSpec) -> Any:
+def _gradient(
+    objective: Callable[..., Any], learned: Params, windows: tuple[jax.Array, jax.Array], accumulate: int
+) -> tuple[Params, dict[str, Any]]:
+    """The gradient and the metrics: of the batch, or the means over its micro-batches."""
+    gradient = jax.grad(objective, has_aux=True)
+    if accumulate == 1:
+        return gradient(learned, *windows)
+    # Every so many-th window, so that a micro-batch is spread over the devices as the batch is.
+    micro = jax.tree.map(lambda rows: rows.reshape(-1, accumulate, *rows.shape[1:]).swapaxes(0, 1), windows)
+
+    def add(sums: Any, windows: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, sums, gradient(learned, *windows)), None
+
+    first = jax.tree.map(lambda rows: rows[0], micro)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(gradient, learned, *first))
+    sums, _ = jax.lax.scan(add, zeros, micro)
+    return jax.tree.map(lambda leaf: leaf / accumulate, sums)
+
+
+def compile_step(
+    arch: ArchSpec, optim: OptimSpec, data: DataSpec, mesh: Mesh | None = None, accumulate: int = 1
+) -> Any:
     """The compiled step of a shape: call it with (state, tokens_BU, segments_BU, lr, gamma); the state is donated.
 
-    Only what the program depends on is baked in, see `shape_key`."""
+    Only what the program depends on is baked in, see `shape_key`. On a mesh the state lies as `state_shardings` says,
+    and so does the next one. Raises BadInput where the batch does not divide into micro-batches."""
+    if data.batch_seqs % accumulate:
+        raise BadInput(f"--accumulate {accumulate} does not divide a batch of {data.batch_seqs}: give a divisor of it")
     shapes = jax.eval_shape(lambda: init_state(arch, optim, 0))
     window = jax.ShapeDtypeStruct((data.batch_seqs, data.seq_len + 1), jnp.int32)
-    jitted = jax.jit(_step, static_argnames=("arch", "optim", "confine_attention"), donate_argnums=0)
     rate = jax.ShapeDtypeStruct((), jnp.float32)
-    static = {"arch": arch, "optim": _baked(optim), "confine_attention": data.confine_attention}
-    return jitted.lower(shapes, window, window, rate, rate, **static).compile()
+    places: dict[str, Any] = {}
+    if mesh is not None:
+        everywhere = NamedSharding(mesh, PartitionSpec())
+        rows, state = parallel.batch_sharding(mesh, data.batch_seqs), state_shardings(mesh, shapes)
+        places = {
+            "in_shardings": (state, rows, rows, everywhere, everywhere),
+            "out_shardings": (state, everywhere),
+        }
+    static = {
+        "arch": arch,
+        "optim": _baked(optim),
+        "confine_attention": data.confine_attention,
+        "mesh": mesh,
+        "accumulate": accumulate,
+    }
+    jitted = jax.jit(partial(_step, **static), donate_argnums=0, **places)
+    return jitted.lower(shapes, window, window, rate, rate).compile()
+
+
+def state_shardings(mesh: Mesh, state: State) -> State:
+    """Where a state lies on a mesh; `state` may be of shapes."""
+    return State(
+        parallel.shardings(mesh, state.params),
+        parallel.shardings(mesh, state.optimizer, over_data=True),
+        NamedSharding(mesh, PartitionSpec()),
+    )
 
 
 def shape_key(arch: ArchSpec, optim: OptimSpec, data: DataSpec) -> tuple[Any, ...]:
