@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from smelt import budget, match
+from smelt import budget, match, trunk
 from smelt.errors import BadInput
 from smelt.spec import ArchSpec, DataSpec, OptimSpec, RunSpec
 
@@ -43,7 +43,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """A design (isoflop, horizons): its cells and what they share."""
+    """A design (isoflop, horizons, branches): its cells and what they share."""
 
     cells: tuple[Cell, ...]
     design: str
@@ -142,18 +142,8 @@ def isoflop(
     _check_listed(ladder=ladder, variants=variants, seeds=seeds)
     _check_sizes(ladder, sizes, predictions or {})
     _check_labels(variants)
-    if not (isinstance(bound, int | float) and bound >= 0):
-        raise BadInput(f"bound is {bound!r}: give a relative error, such as 0.04")
     reference = variants[0].__name__
-    archs: dict[tuple[int, str], ArchSpec] = {}
-    for index, baseline in enumerate(ladder):
-        for variant in variants:
-            arch = variant(baseline)
-            if not isinstance(arch, ArchSpec):
-                raise BadInput(f"variant {variant.__name__} gives {arch!r} of size {index}: it must give an ArchSpec")
-            if arch != baseline and matcher is not None:
-                arch = _within(matcher(baseline, arch), bound).arch
-            archs[index, variant.__name__] = arch
+    archs = _matched(ladder, variants, matcher, bound)
 
     def cell(budget_flops: float, size: int, variant: str, seed: int, role: str) -> Cell:
         arch = archs[size, variant]
@@ -197,6 +187,27 @@ def isoflop(
         convention=convention,
         expected_optimum=expected_optimum,
     )
+
+
+def _matched(
+    ladder: Sequence[ArchSpec],
+    variants: Sequence[Variant],
+    matcher: Callable[[ArchSpec, ArchSpec], "match.Match"] | None,
+    bound: float,
+) -> dict[tuple[int, str], ArchSpec]:
+    """(size, label) -> the architecture that is trained."""
+    if not (isinstance(bound, int | float) and bound >= 0):
+        raise BadInput(f"bound is {bound!r}: give a relative error, such as 0.04")
+    archs = {}
+    for index, baseline in enumerate(ladder):
+        for variant in variants:
+            arch = variant(baseline)
+            if not isinstance(arch, ArchSpec):
+                raise BadInput(f"variant {variant.__name__} gives {arch!r} of size {index}: it must give an ArchSpec")
+            if arch != baseline and matcher is not None:
+                arch = _within(matcher(baseline, arch), bound).arch
+            archs[index, variant.__name__] = arch
+    return archs
 
 
 def _within(found: "match.Match", bound: float) -> "match.Match":
@@ -310,6 +321,96 @@ def horizons(
                     f"{describe(cell)}: {name} is {errors[name]:+.2%} off its baseline, the bound is {bound:.0%}"
                 )
     return grid
+
+
+def branches(
+    *,
+    ladder: Sequence[ArchSpec],
+    variants: Sequence[Variant],
+    recipe: Callable[[ArchSpec], tuple[OptimSpec, DataSpec]],
+    seeds: Sequence[int],
+    matcher: Callable[[ArchSpec, ArchSpec], "match.Match"] | None,
+    held: str,
+    bound: float,
+    num_tokens: Sequence[float] | None = None,
+    fork_steps: Sequence[int] | None = None,
+    convention: str = "model",
+) -> Grid:
+    """Matched pairs at several horizons, those of one architecture and seed being branches of one trunk (`trunk`): one
+    constant-rate run that is left at several steps to decay, so that many token counts cost little more than one.
+
+    recipe(arch) gives one OptimSpec for all horizons: wsd, the warm-up in whole steps, the decay in steps (SMELT: 10 B
+    tokens) or as a share of each run (Foil: 10 %). Horizons are token counts at the end of the decay, or the steps at
+    which the trunk is left. ladder, variants and matcher are those of `isoflop`; the budget of a cell is what its
+    baseline spends, as in `horizons`. To continue is to add a longer horizon: it moves no other run, and as long as it
+    is planned and not trained, the state that it begins from is kept.
+
+    An `isoflop` grid whose recipe states the warm-up in steps shares trunks just so, a trunk decaying at each of its
+    budgets. Raises BadInput where branches of a size share no trunk, and as `isoflop` does."""
+    _check_listed(ladder=ladder, variants=variants, seeds=seeds)
+    _check_labels(variants)
+    if (num_tokens is None) == (fork_steps is None):
+        raise BadInput("branches want one of num_tokens (at the end of a run) and fork_steps (where its decay begins)")
+    horizons = num_tokens if fork_steps is None else fork_steps
+    _check_listed(horizons=horizons)
+    for horizon in horizons:
+        _check_amount("horizon", "tokens" if fork_steps is None else "steps", horizon)
+    archs = _matched(ladder, variants, matcher, bound)
+    cells = []
+    for horizon in sorted(horizons):
+        for (size, label), arch in archs.items():
+            name, baseline = f"{label} of size {size}", ladder[size]
+            optim, data = recipe(arch)
+            _check_constant_rate(optim, name)
+            num_steps = round(horizon / data.tokens_per_step) if fork_steps is None else _num_steps(optim, horizon)
+            of_baseline, its_data = recipe(baseline)
+            if data != its_data or optim.num_decay_steps(num_steps) != of_baseline.num_decay_steps(num_steps):
+                raise BadInput(f"the recipe gives {name} other data or decay than its baseline: pairs share both")
+            for seed in seeds:
+                run = RunSpec(arch=arch, optim=optim, data=data, num_steps=num_steps, seed=seed)
+                _check_branch(run, name)
+                spent = budget.train_flops_per_token(baseline, data.seq_len, convention) * run.num_tokens
+                cells.append(
+                    Cell(run=run, variant=label, size=size, role="grid", budget_flops=spent, baseline=baseline)
+                )
+    return Grid(
+        cells=tuple(cells),
+        design="branches",
+        reference=variants[0].__name__,
+        held=held,
+        bound=bound,
+        convention=convention,
+        expected_optimum=None,
+    )
+
+
+def _num_steps(optim: OptimSpec, fork_step: float) -> int:
+    """The length of the run that leaves its trunk at `fork_step`."""
+    if fork_step != int(fork_step):
+        raise BadInput(f"fork_steps has {fork_step}: give whole steps")
+    num_steps = int(fork_step)
+    while (missing := int(fork_step) - (num_steps - optim.num_decay_steps(num_steps))) > 0:
+        num_steps += missing
+    return num_steps
+
+
+def _check_constant_rate(optim: OptimSpec, name: str) -> None:
+    """Branches have a constant rate to leave, and a warm-up that does not depend on when they leave."""
+    if optim.schedule != "wsd" or optim.decay_frac == 1.0:
+        raise BadInput(f"{name} decays throughout: branches leave a constant rate, give wsd with a decay_frac below 1")
+    if optim.warmup_frac > 0:
+        raise BadInput(f"{name} warms up over a share of its steps, another at each horizon: give warmup_steps")
+
+
+def _check_branch(run: RunSpec, name: str) -> None:
+    fork_step = trunk.trunk_of(run).fork_step
+    if fork_step < max(1, run.optim.num_warmup_steps(run.num_steps)):
+        raise BadInput(
+            f"{name} would leave its trunk at step {fork_step} of {run.num_steps}, within its warm-up: give a longer "
+            "horizon, a shorter warm-up or a shorter decay"
+        )
+    if run.num_steps < MIN_STEPS:
+        raise BadInput(f"{name} gets {run.num_steps} steps: give a smaller batch, at least {MIN_STEPS} are needed")
 
 
 def only(

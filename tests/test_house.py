@@ -17,7 +17,7 @@ ORDER = [
     {"errors"},
     {"files"},
     {"spec"},
-    {"variants"},
+    {"variants", "trunk"},
     {"papers", "budget"},
     {"match"},
     {"grid"},
@@ -51,7 +51,7 @@ HOMES = {
     "tokenizers": {"data"},
 }
 EXAMPLES = [path for path in SOURCES if ">>>" in path.read_text()]
-LIGHT = ("spec", "variants", "budget", "match", "grid", "ledger", "fit", "foreign", "plan", "own", "cli")
+LIGHT = ("spec", "variants", "trunk", "budget", "match", "grid", "ledger", "fit", "foreign", "plan", "own", "cli")
 
 
 def room_of(path: Path) -> str:

@@ -1,5 +1,8 @@
 """An experiment's cells, one process -> trained cells: claim the next, train it, until none is left.
 
+Runs that share a trunk (`smelt.trunk`) are one piece of work, trained by one process under a claim on the trunk, those
+that leave it first before the others, so that no step of the trunk is trained twice.
+
 `python -m smelt.launch.worker EXPERIMENT --cells FILE --core N` is started by `local`; it pins itself to a core before
 jax is imported, keeps compiled programs between cells of one shape, and stops at SIGTERM or SIGINT after the step at
 hand.
@@ -11,10 +14,13 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
 from smelt.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE
+from smelt.grid import Cell
+from smelt.spec import RunSpec
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -54,58 +60,91 @@ def work(experiment_path: str, run_ids: list[str]) -> int:
     import grain  # noqa: F401 here, so that its import is no part of a run's time
 
     from smelt import experiment as experiments
+    from smelt import trunk
     from smelt.data.corpus import open_corpus
     from smelt.launch import folder as folders
     from smelt.launch.allocator import keep_freed_memory
     from smelt.launch.environment import use_compilation_cache
+    from smelt.train import forks
     from smelt.train.run import Programs, Stopped, tell, train_cell
 
     signals = _Signals()
     keep_freed_memory()
     use_compilation_cache()
     experiment = experiments.load(experiment_path)
+    cells = {cell.run.run_id: cell for cell in experiment.grid.cells}
+    trunks = trunk.by_trunk(cell.run for cell in cells.values())
     programs = Programs()
-    left = {cell.run.run_id: cell for cell in experiment.grid.cells if cell.run.run_id in set(run_ids)}
-    queue = [left[run_id] for run_id in run_ids]
     last_arch = None
     failed = 0
     beaten = 0.0
 
-    def beat(folder: Path) -> None:
+    def folder_of(run: RunSpec) -> Path:
+        return experiment.folder / run.run_id
+
+    def ended(run: RunSpec) -> bool:
+        return (folder_of(run) / "row.json").exists()
+
+    def beat(held: Sequence[Path]) -> None:
         nonlocal beaten
         if time.monotonic() - beaten > folders.STALE_SECS / 9:
             beaten = time.monotonic()
-            folders.heartbeat(folder)
+            for folder in held:
+                folders.heartbeat(folder)
 
-    while queue:
-        # A cell of the shape just trained needs no compilation: it goes first.
-        cell = next((cell for cell in queue if cell.run.arch == last_arch), queue[0])
-        queue.remove(cell)
-        folder = experiment.folder / cell.run.run_id
+    def attempt(cell: Cell, siblings: Sequence[RunSpec], trunk_folder: Path | None) -> None:
+        """Train a cell that nobody has trained or is training; what it raises of its own is written down."""
+        nonlocal failed, last_arch
+        run, folder = cell.run, folder_of(cell.run)
         with folders.claim(folder) as mine:
-            if not mine or (folder / "row.json").exists():
-                continue
+            if not mine or ended(run):
+                return
 
-            def stop(folder: Path = folder) -> None:
+            def stop() -> None:
                 signals.poll()
-                beat(folder)
+                beat([folder] if trunk_folder is None else [folder, trunk_folder])
 
             try:
-                tell(folder, "running", step=0, num_steps=cell.run.num_steps)
-                corpus = open_corpus(cell.run.data.corpus)
-                row = train_cell(experiment.name, experiment.grid, cell, folder, corpus, programs, stop)
-                tell(folder, row["outcome"], step=cell.run.num_steps, num_steps=cell.run.num_steps)
-                last_arch = cell.run.arch
+                tell(folder, "running", step=0, num_steps=run.num_steps)
+                corpus = open_corpus(run.data.corpus)
+                row = train_cell(experiment.name, experiment.grid, cell, folder, corpus, programs, stop, siblings)
+                tell(folder, row["outcome"], step=run.num_steps, num_steps=run.num_steps)
+                last_arch = run.arch
             except folders.Lost:
-                continue
+                raise
             except Stopped:
                 tell(folder, "stopped", reason="asked to stop")
-                return EXIT_RESUMABLE
+                raise
             except Exception as error:
                 failed += 1
                 (folder / "log.txt").write_text(traceback.format_exc())
                 reason = f"{type(error).__name__}: {error}".splitlines()[0]
                 tell(folder, "failed", reason=reason[:500])
+
+    def follow(trunk_id: str, branches: Sequence[RunSpec]) -> None:
+        """Train the branches of a trunk that are asked for, unless another process is at it."""
+        runs = trunks[trunk_id]
+        if len(runs) == 1:
+            return attempt(cells[runs[0].run_id], (), None)
+        trunk_folder = forks.folder_of(experiment.folder, runs[0])
+        with folders.claim(trunk_folder) as mine:
+            for run in branches if mine else ():
+                siblings = [other for other in runs if other is not run and not ended(other)]
+                attempt(cells[run.run_id], siblings, trunk_folder)
+
+    # A trunk has the place of the first of its runs in the order of preference.
+    queue = trunk.by_trunk(cells[run_id].run for run_id in run_ids)
+    while queue:
+        # A shape that was just trained needs no compilation: it goes first.
+        trunk_id = next((key for key, runs in queue.items() if runs[0].arch == last_arch), next(iter(queue)))
+        try:
+            follow(trunk_id, queue.pop(trunk_id))
+        except folders.Lost:
+            continue
+        except Stopped:
+            return EXIT_RESUMABLE
+    if all(map(ended, (cell.run for cell in cells.values()))):
+        forks.sweep_empty(experiment.folder)
     return EXIT_FAILED if failed else EXIT_DONE
 
 

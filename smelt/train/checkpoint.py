@@ -1,9 +1,11 @@
 """State <-> a folder on disk, through orbax; the only file that knows orbax.
 
-    checkpoints/<step>/     params, and the optimizer where the run can be continued
+    checkpoints/<step>/     params at the end of a run
+    <any folder>/           a whole state, from which training goes on (`forks` says where)
 
 `step` is the number of completed steps. A checkpoint is written beside and renamed by orbax; existing ones are never
-overwritten.
+overwritten. A state is kept by the names of its leaves and comes back as numpy arrays, bit by bit, wherever the program
+that goes on with it wants them to lie.
 """
 
 import logging
@@ -45,3 +47,22 @@ def load_params(folder: Path, like: Any) -> Any:
     target = (folder / "checkpoints" / str(steps[-1])).resolve()
     with _checkpointer() as checkpointer:
         return checkpointer.restore(target, {"params": like})["params"]
+
+
+def save_state(target: Path, state: Any) -> None:
+    """Write a whole state into a folder that is not there yet."""
+    with _checkpointer() as checkpointer:
+        checkpointer.save(target.resolve(), {name: np.asarray(leaf) for name, leaf in _by_name(state).items()})
+
+
+def load_state(target: Path, like: Any) -> Any:
+    """The state that `save_state` wrote, in the tree of `like`, whose leaves may be shapes."""
+    leaves = {name: np.empty(leaf.shape, leaf.dtype) for name, leaf in _by_name(like).items()}
+    with _checkpointer() as checkpointer:
+        kept = checkpointer.restore(target.resolve(), leaves)
+    return jax.tree.unflatten(jax.tree.structure(like), [kept[name] for name in leaves])
+
+
+def _by_name(state: Any) -> dict[str, Any]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}

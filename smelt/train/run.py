@@ -2,6 +2,12 @@
 
     spec.json  fingerprint.json  state.json  metrics.jsonl  log.txt  checkpoints/  validation.npz  row.json
 
+A run that shares a trunk with others (`smelt.trunk`) begins where one of them left it and keeps the states that others
+need; losses, weights and metrics are those of training it alone. What was shared is told apart by its seconds:
+
+    train_secs, data_wait_secs    of every step of the run, whoever trained it: what the run costs alone
+    the other seconds             of this run itself: total_secs, summed over rows, is what was spent
+
 Order at the end: weights are saved before they are evaluated, and the row is written last, so that a run with a row
 is whole. A non-finite loss raises; it is caught here, once, and becomes a row with outcome `diverged` and no loss.
 The host waits for the device only where it logs.
@@ -11,20 +17,22 @@ import datetime
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
-from smelt import ledger, spec
+from smelt import ledger, spec, trunk
 from smelt.data import pipeline
 from smelt.data.corpus import Corpus
 from smelt.errors import BadInput
 from smelt.files import write_json
 from smelt.grid import Cell, Grid
-from smelt.train import checkpoint, evaluate, fingerprint, row
+from smelt.train import checkpoint, evaluate, fingerprint, forks, row
 from smelt.train.row import Clock, Measured
 from smelt.train.schedule import learning_rate, view_ramp
 from smelt.train.step import State, compile_step, init_state, shape_key
@@ -69,8 +77,10 @@ def train_cell(
     corpus: Corpus,
     programs: Programs,
     stop: Callable[[], None],
+    siblings: Sequence[spec.RunSpec] = (),
 ) -> ledger.Row:
-    """Train one cell from its first step and write its folder. `stop` is polled every step and raises Stopped."""
+    """Train one cell and write its folder. `stop` is polled every step and raises Stopped. siblings: runs of its trunk
+    that are still to be trained; with them the caller holds the claim on the trunk's folder."""
     clock = Clock()
     run = cell.run
     if run.arch.vocab_size < corpus.vocab_size:
@@ -78,27 +88,46 @@ def train_cell(
             f"vocab_size {run.arch.vocab_size} is smaller than the {corpus.vocab_size} ids of corpus "
             f"{run.data.corpus}: give the architecture at least as many"
         )
-    provenance = fingerprint.provenance(corpus.fingerprint)
+    provenance = fingerprint.provenance(corpus.fingerprint, run.arch.own)
     write_json(folder / "spec.json", spec.to_dict(run))
     write_json(folder / "fingerprint.json", provenance)
+    shared = _Shared(forks.folder_of(folder.parent, run), trunk.forks_to_keep(run, siblings), provenance)
+    left = [trunk.trunk_of(sibling).fork_step for sibling in siblings]
+    forks.sweep(shared.folder, [trunk.trunk_of(run).fork_step, *left], provenance)
     measured: Measured | None
     try:
-        measured = _train_and_evaluate(run, folder, corpus, programs, stop, clock)
+        measured = _train_and_evaluate(run, folder, corpus, programs, stop, clock, shared)
         outcome, why = "finished", ""
     except Diverged as error:
         measured, outcome, why = None, "diverged", str(error)
-    made = row.make(experiment, grid, cell, corpus, clock, measured, outcome, why, provenance)
-    return ledger.write(folder, made)
+    made = ledger.write(folder, row.make(experiment, grid, cell, corpus, clock, measured, outcome, why, provenance))
+    forks.sweep(shared.folder, left, provenance)
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """Of a run's trunk: where states are kept, the steps at which this run keeps one, and under which provenance."""
+
+    folder: Path
+    keep_steps: list[int]
+    provenance: dict[str, Any]
 
 
 def _train_and_evaluate(
-    run: spec.RunSpec, folder: Path, corpus: Corpus, programs: Programs, stop: Callable[[], None], clock: Clock
+    run: spec.RunSpec,
+    folder: Path,
+    corpus: Corpus,
+    programs: Programs,
+    stop: Callable[[], None],
+    clock: Clock,
+    shared: _Shared,
 ) -> Measured:
     stop()
     with clock.timed("compile"):
         step_program, evaluation = programs.step(run), programs.evaluation(run)
     stop()
-    state, losses = _train(run, folder, corpus, step_program, stop, clock)
+    state, losses = _train(run, folder, corpus, step_program, stop, clock, shared)
     with clock.timed("save"):
         checkpoint.save_params(folder, run.num_steps, state.params)
     with clock.timed("eval"):
@@ -109,15 +138,24 @@ def _train_and_evaluate(
 
 
 def _train(
-    run: spec.RunSpec, folder: Path, corpus: Corpus, program: Any, stop: Callable[[], None], clock: Clock
+    run: spec.RunSpec,
+    folder: Path,
+    corpus: Corpus,
+    program: Any,
+    stop: Callable[[], None],
+    clock: Clock,
+    shared: _Shared,
 ) -> tuple[State, np.ndarray]:
-    """All steps; returns the final state and the training loss of every step in nats."""
+    """All steps that its trunk has not kept; returns the final state and the training loss of every step in nats."""
     batches = pipeline.Batches(corpus, seq_len=run.data.seq_len, batch_seqs=run.data.batch_seqs, seed=run.seed)
-    state = init_state(run.arch, run.optim, run.seed)
+    begun = _begin(run, folder, shared)
+    clock.secs.update(begun.secs)
     losses = np.full(run.num_steps, np.nan)
+    losses[: begun.step] = begun.losses_nats()
     pending: list[tuple[int, float, dict[str, Any]]] = []
     told = time.monotonic()
-    with open(folder / "metrics.jsonl", "w") as metrics_file, clock.timed("train"):
+    with open(folder / "metrics.jsonl", "w") as metrics_file:
+        metrics_file.write(begun.metrics)
 
         def drain() -> None:
             for step, lr, metrics in pending:
@@ -129,22 +167,54 @@ def _train(
                 metrics_file.write(json.dumps({"step": step, "lr": lr, **values}) + "\n")
             pending.clear()
 
-        upcoming = batches.prefetch(0, run.num_steps)
-        for step in range(run.num_steps):
-            stop()
-            with clock.timed("data_wait"):
-                batch = next(upcoming)
-            lr = learning_rate(run.optim, run.num_steps, step)
-            gamma = view_ramp(run.optim, run.num_steps, step)
-            state, metrics = program(state, batch.tokens, batch.segments, np.float32(lr), np.float32(gamma))
-            pending.append((step, lr, metrics))
-            if len(pending) == PENDING_STEPS or step + 1 == run.num_steps:
-                drain()
-                if time.monotonic() - told > REPORT_EVERY_SECS:
-                    told = time.monotonic()
-                    metrics_file.flush()
-                    tell(folder, "running", step=step + 1, num_steps=run.num_steps, loss_nats=losses[step])
+        def advance(state: State, first_step: int, end_step: int) -> State:
+            nonlocal told
+            upcoming = batches.prefetch(first_step, end_step)
+            for step in range(first_step, end_step):
+                stop()
+                with clock.timed("data_wait"):
+                    batch = next(upcoming)
+                lr = learning_rate(run.optim, run.num_steps, step)
+                gamma = view_ramp(run.optim, run.num_steps, step)
+                state, metrics = program(state, batch.tokens, batch.segments, np.float32(lr), np.float32(gamma))
+                pending.append((step, lr, metrics))
+                if len(pending) == PENDING_STEPS or step + 1 == end_step:
+                    drain()
+                    if time.monotonic() - told > REPORT_EVERY_SECS:
+                        told = time.monotonic()
+                        metrics_file.flush()
+                        tell(folder, "running", step=step + 1, num_steps=run.num_steps, loss_nats=losses[step])
+            return state
+
+        state = begun.state
+        keep_steps = [step for step in shared.keep_steps if step > begun.step]
+        for first_step, end_step in pairwise(sorted({begun.step, *keep_steps, run.num_steps})):
+            with clock.timed("train"):
+                state = advance(state, first_step, end_step)
+            if end_step in keep_steps:
+                metrics_file.flush()
+                _keep(state, end_step, folder, clock, shared)
     return state, losses
+
+
+def _begin(run: spec.RunSpec, folder: Path, shared: _Shared) -> forks.Fork:
+    """The furthest state that the trunk has kept, of which fork.json then tells, or the state before step 0."""
+    shapes = jax.eval_shape(lambda: init_state(run.arch, run.optim, run.seed))
+    begun = forks.furthest(shared.folder, trunk.trunk_of(run).fork_step, shapes, shared.provenance)
+    told = folder / "fork.json"
+    if begun is None:
+        told.unlink(missing_ok=True)
+        return forks.Fork(0, init_state(run.arch, run.optim, run.seed), "", {})
+    write_json(told, {"trunk_id": shared.folder.name, "step": begun.step, "secs": begun.secs})
+    return begun
+
+
+def _keep(state: State, step: int, folder: Path, clock: Clock, shared: _Shared) -> None:
+    """Save the state for the other runs of the trunk."""
+    metrics = (folder / "metrics.jsonl").read_text()
+    secs = {purpose: clock.secs[purpose] for purpose in ("train", "data_wait")}
+    with clock.timed("save"):
+        forks.save(shared.folder, forks.Fork(step, state, metrics, secs), shared.provenance)
 
 
 def tell(folder: Path, state: str, **facts: Any) -> None:
