@@ -7,6 +7,8 @@ counted on the device, a further round of a dispatch.
 import re
 from typing import NamedTuple
 
+import numpy as np
+
 SIZES = {"f64": 8, "f32": 4, "bf16": 2, "s32": 4, "s64": 8, "u32": 4}
 
 
@@ -32,3 +34,15 @@ def _num_bytes(kind: str, sizes: str) -> int:
     for size in filter(None, sizes.split(",")):
         total *= int(size)
     return total
+
+
+def useful_rows(ids_NC: np.ndarray, num_experts: int, shape: tuple[int, int]) -> list[int]:
+    """Rows that each device must send to another one: of its tokens' choices, those whose expert lives elsewhere."""
+    data, expert = shape
+    experts_of_shard = -(-num_experts // expert)
+    missing = -len(ids_NC) % (data * expert)
+    padded = np.pad(ids_NC, ((0, missing), (0, 0)), constant_values=num_experts)
+    by_device = padded.reshape(data, expert, -1)
+    own = np.arange(expert)[None, :, None]
+    elsewhere = (by_device < num_experts) & (by_device // experts_of_shard != own)
+    return elsewhere.sum(-1).reshape(-1).tolist()
