@@ -2,8 +2,14 @@
 
 A price that was not measured is None with its reason: seconds and memory come from a calibration of this machine
 (`launch.calibration`) or not at all. Seconds are of steps and compilation; evaluation, saving and start-up come on
-top. Warnings are data, each with a code: repeated_data, one_sided, few_sizes, budget_off, match_off, few_steps,
-price_extrapolated.
+top. Runs that share a trunk (`trunk`) train it once, in one worker:
+
+    train_flops       of a run, as if it were trained alone: what a law regresses on
+    executed_flops    flops_per_token x the tokens that are trained for it, from the last fork before its own on
+    wall_secs         the seconds of what is executed over the workers, or of the longest trunk where that is more
+
+States that an interrupted trunk has kept make it cheaper than that. Warnings are data, each with a code: repeated_data,
+one_sided, few_sizes, budget_off, match_off, few_steps, price_extrapolated.
 """
 
 import shutil
@@ -12,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from smelt import budget
+from smelt import budget, trunk
 from smelt.data.store import Corpus
 from smelt.errors import BadInput
 from smelt.grid import MIN_SIZES, Cell, Grid, describe
@@ -24,6 +30,7 @@ from smelt.spec import RunSpec
 PROCESS_BYTES = 1000 * 2**20
 STATE_BYTES_PER_PARAM = 16  # float32 weights, two moments, gradient
 KEPT_BYTES_PER_PARAM = 4  # final weights
+FORK_BYTES_PER_PARAM = 12  # weights and two moments, where a trunk is left
 KEPT_BYTES_PER_STEP = 140  # a line of metrics.jsonl
 RUN_FILES_BYTES = 250_000  # losses by document, orbax's own files, row and state: measured 160 kB at two domains
 BUDGET_TOLERANCE = 0.01
@@ -49,26 +56,46 @@ def plan(
     state_of: Callable[[Cell], str],
 ) -> Plan:
     """Price a grid. num_train_tokens: corpus name -> tokens of its training split, None where it is not built."""
+    states = {cell.run.run_id: state_of(cell) for cell in grid.cells}
+    left = [cell.run for cell in grid.cells if states[cell.run.run_id] not in ("finished", "diverged", "stale")]
+    of_all, steps_left = trunk.executed_steps(cell.run for cell in grid.cells), trunk.executed_steps(left)
+    steps = of_all | steps_left
     rows = tuple(
-        _row(grid, cell, num_train_tokens[cell.run.data.corpus], calibration, state_of(cell)) for cell in grid.cells
+        _row(
+            grid,
+            cell,
+            num_train_tokens[cell.run.data.corpus],
+            calibration,
+            states[cell.run.run_id],
+            steps[cell.run.run_id],
+        )
+        for cell in grid.cells
     )
-    missing = [row for row in rows if row["state"] not in ("finished", "diverged", "stale")]
+    missing = [row for row in rows if row["run_id"] in steps_left]
     reason = None if calibration else "no calibration of this machine is kept: smelt plan --calibrate times one"
-    secs = [row["secs"] for row in missing]
+    secs = {row["run_id"]: row["secs"] for row in missing}
     known_bytes = [row["memory_bytes"] for row in rows if row["memory_bytes"] is not None]
     totals = {
         "num_cells": len(rows),
         "num_to_train": len(missing),
         "train_flops": sum(row["train_flops"] for row in rows),
         "train_flops_left": sum(row["train_flops"] for row in missing),
+        "executed_flops": sum(row["train_flops"] * of_all[row["run_id"]] / row["num_steps"] for row in rows),
+        "executed_flops_left": sum(row["executed_flops"] for row in missing),
         "disk_bytes": sum(row["disk_bytes"] for row in rows),
         "num_workers": num_workers,
         "device": calibration.device if calibration else None,
-        "wall_secs": sum(secs) / num_workers if calibration else None,
+        "wall_secs": _wall_secs(secs, left, num_workers) if calibration else None,
         "peak_memory_bytes": num_workers * max(known_bytes) if known_bytes else None,
         "null_reason": reason,
     }
     return Plan(rows=rows, totals=totals, warnings=tuple(_warnings(grid, rows)))
+
+
+def _wall_secs(secs: Mapping[str, float], left: Sequence[RunSpec], num_workers: int) -> float:
+    """Of runs that take these seconds each: a trunk is one worker's."""
+    trunks = [sum(secs[run.run_id] for run in runs) for runs in trunk.by_trunk(left).values()]
+    return max(sum(trunks) / num_workers, max(trunks, default=0.0))
 
 
 def kept_bytes(run: RunSpec) -> int:
@@ -80,6 +107,9 @@ def check_disk(cells: Sequence[Cell], folder: Path) -> None:
     """Raise BadInput where the disk of `folder` cannot hold what these runs keep: a run that cannot be saved at its end
     was trained for nothing."""
     wanted = sum(kept_bytes(cell.run) + RUN_FILES_BYTES for cell in cells)
+    shared = [runs[0] for runs in trunk.by_trunk(cell.run for cell in cells).values() if len(runs) > 1]
+    # Of the largest trunk, the state that a branch begins from and the one that it keeps for the next.
+    wanted += 2 * FORK_BYTES_PER_PARAM * max((budget.params(run.arch).total for run in shared), default=0)
     place = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     free = shutil.disk_usage(place).free
     if free < wanted:
@@ -112,7 +142,12 @@ def check_corpora(grid: Grid, corpora: Mapping[str, Corpus]) -> None:
 
 
 def _row(
-    grid: Grid, cell: Cell, num_train_tokens: int | None, calibration: Calibration | None, state: str
+    grid: Grid,
+    cell: Cell,
+    num_train_tokens: int | None,
+    calibration: Calibration | None,
+    state: str,
+    executed_steps: int,
 ) -> dict[str, Any]:
     run, arch = cell.run, cell.run.arch
     parameters, experts = budget.params(arch), budget.expert_budget(arch)
@@ -120,8 +155,11 @@ def _row(
     errors = grid.match_errors(cell)
     secs = memory_bytes = None
     extrapolated = False
+    executed_tokens = executed_steps * run.data.tokens_per_step
     if calibration:
-        secs = run.num_tokens * calibration.secs_per_token(flops_per_token) + calibration.compile_secs(flops_per_token)
+        secs = executed_tokens * calibration.secs_per_token(flops_per_token)
+        if executed_steps == run.num_steps:  # a branch finds the program that its trunk was trained with
+            secs += calibration.compile_secs(flops_per_token)
         per_token = calibration.bytes_per_token(flops_per_token)
         if per_token is not None:
             state_bytes = STATE_BYTES_PER_PARAM * parameters.total
@@ -153,7 +191,9 @@ def _row(
         "batch_tokens": run.data.tokens_per_step,
         "num_steps": run.num_steps,
         "peak_lr": run.optim.peak_lr,
+        "executed_steps": executed_steps,
         "train_flops": train_flops,
+        "executed_flops": flops_per_token * executed_tokens,
         "budget_error": train_flops / cell.budget_flops - 1,
         "match_error_flops": errors["flops_per_token"],
         "match_error_params": errors["num_params"],

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from smelt import budget, grid, match, variants
+from smelt import budget, grid, match, trunk, variants
 from smelt.errors import BadInput
 from smelt.spec import DataSpec
 from tests.conftest import OPTIM, architecture
@@ -106,3 +106,91 @@ def test_a_sweep_changes_each_cell_in_each_way_and_labels_it():
     assert len(swept.cells) == 2 * len(base.cells)
     assert swept.reference == "baseline"
     assert "loop_middle, rate x2" in swept.variants
+
+
+IN_STEPS = dataclasses.replace(OPTIM, warmup_frac=0.0, warmup_steps=4, decay_frac=0.0, decay_steps=10)
+
+
+def make_branches(**changes):
+    options = {
+        "ladder": LADDER,
+        "variants": (variants.baseline, variants.loop_middle),
+        "recipe": lambda arch: (IN_STEPS, DATA),
+        "fork_steps": (20, 40, 100),
+        "seeds": (0,),
+        "matcher": matcher,
+        "held": "three_budgets",
+        "bound": 0.04,
+    }
+    return grid.branches(**(options | changes))
+
+
+def test_branches_of_a_size_share_their_trunk_and_pairs_their_horizon():
+    made = make_branches(seeds=(0, 1))
+    assert len(made.cells) == 3 * 3 * 2 * 2
+    trunks = trunk.by_trunk(cell.run for cell in made.cells)
+    assert len(trunks) == 3 * 2 * 2
+    for runs in trunks.values():
+        assert [run.num_steps for run in runs] == [30, 50, 110]
+    for cell in made.cells:
+        per_token = budget.train_flops_per_token(cell.baseline, DATA.seq_len)
+        assert cell.budget_flops == per_token * cell.run.num_tokens
+        assert made.worst_held_error(cell) <= 0.04
+
+
+@pytest.mark.parametrize("decay", [{"decay_steps": 10}, {"decay_steps": None, "decay_frac": 0.1}])
+def test_horizons_are_told_by_their_end_or_by_where_the_decay_begins(decay):
+    optim = dataclasses.replace(IN_STEPS, **decay)
+    by_fork = make_branches(recipe=lambda arch: (optim, DATA), fork_steps=(20, 41, 100))
+    assert [trunk.trunk_of(cell.run).fork_step for cell in by_fork.cells[::6]] == [20, 41, 100]
+    tokens = sorted({cell.run.num_tokens for cell in by_fork.cells})
+    by_end = make_branches(recipe=lambda arch: (optim, DATA), fork_steps=None, num_tokens=tokens)
+    assert [cell.run.run_id for cell in by_end.cells] == [cell.run.run_id for cell in by_fork.cells]
+
+
+def test_a_longer_horizon_moves_no_other_run():
+    ids = {cell.run.run_id for cell in make_branches().cells}
+    assert ids < {cell.run.run_id for cell in make_branches(fork_steps=(20, 40, 100, 900)).cells}
+
+
+def test_an_isoflop_grid_whose_warm_up_is_in_steps_decays_one_trunk_a_size():
+    def in_steps(arch, budget_flops):
+        return dataclasses.replace(IN_STEPS, decay_steps=None, decay_frac=0.2), DATA
+
+    for rule, num_trunks in ((recipe, 8), (in_steps, 6)):
+        assert len(trunk.by_trunk(cell.run for cell in make(recipe=rule).cells)) == num_trunks
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_tokens": (1e6,)}, "one of num_tokens .* and fork_steps"),
+        ({"fork_steps": None}, "one of num_tokens .* and fork_steps"),
+        ({"fork_steps": ()}, "horizons is \\(\\)"),
+        ({"fork_steps": (20, 20)}, "are the same run"),
+        ({"fork_steps": (20.5,)}, "has 20.5: give whole steps"),
+        ({"fork_steps": (-20,)}, "-20 is no positive number of steps"),
+        ({"fork_steps": (3, 40)}, "warmup_steps 4 .* decay_steps 10 are more than the 13 of the run"),
+        (
+            {
+                "recipe": lambda arch: (dataclasses.replace(IN_STEPS, decay_steps=None, decay_frac=0.9), DATA),
+                "fork_steps": (3,),
+            },
+            "leave its trunk at step 3 of 30, within its warm-up",
+        ),
+        ({"fork_steps": (9,)}, "gets 19 steps: give a smaller batch"),
+        ({"recipe": lambda arch: (OPTIM, DATA)}, "warms up over a share of its steps.*: give warmup_steps"),
+        (
+            {"recipe": lambda arch: (dataclasses.replace(OPTIM, schedule="cosine", decay_frac=1.0), DATA)},
+            "decays throughout: .* give wsd",
+        ),
+        (
+            {"recipe": lambda arch: (IN_STEPS, dataclasses.replace(DATA, batch_seqs=arch.effective_depth))},
+            "other data or decay than its baseline",
+        ),
+    ],
+)
+def test_branches_that_share_no_trunk_or_cannot_be_meant_are_refused(changes, message):
+    with pytest.raises(BadInput, match=message) as caught:
+        make_branches(**changes)
+    assert "\n" not in str(caught.value)

@@ -2,9 +2,12 @@ import dataclasses
 
 import pytest
 
-from smelt import plan
+from smelt import papers, plan, variants
+from smelt.grid import branches
 from smelt.launch.calibration import Calibration, assumed
+from smelt.spec import DataSpec
 from tests import synthetic
+from tests.conftest import OPTIM
 from tests.test_grid import make
 
 
@@ -49,6 +52,59 @@ def test_seconds_follow_the_rate_between_timed_shapes():
     assert "price_extrapolated" not in codes(flat)
     assert "price_extrapolated" in codes(price(grid, timed((low / 100, 1e9), (low / 50, 1e9))))
     assert flat.totals["peak_memory_bytes"] > 2 * plan.PROCESS_BYTES
+
+
+SMELT_DECAY_STEPS = round(papers.SMELT_DECAY_TOKENS / papers.SMELT_BATCH_TOKENS)
+
+
+def smelt_branches():
+    """The paper's own schedule: six decays of 10 B tokens from one constant-rate run of 196,075 steps."""
+    in_steps = {"warmup_frac": 0.0, "warmup_steps": 2000, "decay_frac": 0.0, "decay_steps": SMELT_DECAY_STEPS}
+    optim = dataclasses.replace(OPTIM, **in_steps)
+    data = DataSpec(
+        corpus="words", seq_len=papers.SMELT_CONTEXT, batch_seqs=256, confine_attention=True, validation_tokens=2**23
+    )
+    return branches(
+        ladder=[papers.smelt_baseline("100M", 64)],
+        variants=(variants.baseline,),
+        recipe=lambda arch: (optim, data),
+        fork_steps=papers.SMELT_BRANCH_STEPS,
+        seeds=(0,),
+        matcher=None,
+        held="three_budgets",
+        bound=0.04,
+        convention="smelt",
+    )
+
+
+def test_smelts_six_horizons_read_612_billion_tokens_as_whole_runs_and_266_as_branches():
+    grid = smelt_branches()
+    horizons = [cell.run.num_tokens for cell in grid.cells]
+    assert horizons == pytest.approx(papers.SMELT_HORIZONS_TOKENS, abs=papers.SMELT_BATCH_TOKENS / 2)
+    priced = price(grid, assumed(4e14))
+    per_token = grid.flops_per_token(grid.cells[0])
+    assert round(priced.totals["train_flops"] / per_token / 1e9) == 612
+    assert round(priced.totals["executed_flops"] / per_token / 1e9) == 266
+    assert sum(row["executed_flops"] for row in priced.rows) == pytest.approx(priced.totals["executed_flops"])
+    compile_secs = assumed(4e14).compile_secs(per_token)
+    assert priced.totals["num_workers"] == 2  # of which a trunk occupies one
+    assert priced.totals["wall_secs"] == pytest.approx(priced.totals["executed_flops"] / 4e14 + compile_secs)
+    assert priced.rows[0]["executed_steps"] == priced.rows[0]["num_steps"]
+    assert priced.rows[1]["executed_steps"] == 10_000 + SMELT_DECAY_STEPS
+
+
+def test_what_is_left_of_a_trunk_is_priced_from_its_beginning_where_no_state_is_known_to_be_kept():
+    grid = smelt_branches()
+    ended = {cell.run.run_id for cell in grid.cells[:4]}
+    priced = plan.plan(
+        grid,
+        num_train_tokens={"words": None},
+        calibration=assumed(4e14),
+        num_workers=2,
+        state_of=lambda cell: "finished" if cell.run.run_id in ended else "planned",
+    )
+    steps = priced.totals["executed_flops_left"] / grid.flops_per_token(grid.cells[0]) / papers.SMELT_BATCH_TOKENS
+    assert steps == pytest.approx(196_075 + 2 * SMELT_DECAY_STEPS)
 
 
 def test_an_assumed_machine_is_taken_at_its_word_and_has_no_memory():

@@ -137,6 +137,8 @@ def _print_plan(priced: Any, totals: dict[str, Any], *, markdown: bool, wide: bo
         f"\n{totals['num_cells']} runs, {totals['num_to_train']} to train, {totals['train_flops']:.3g} FLOPs, "
         f"{terminal.num_bytes(totals['disk_bytes'])} on disk"
     )
+    if totals["executed_flops"] < totals["train_flops"]:
+        print(f"{totals['executed_flops']:.3g} FLOPs are executed: runs that share a trunk train it once")
     workers = terminal.plural(totals["num_workers"], "worker")
     if totals["wall_secs"] is None:
         print(f"time and memory: unknown, {totals['null_reason']}")
