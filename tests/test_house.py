@@ -29,7 +29,7 @@ ORDER = [
     {"data", "model"},
     {"train", "own"},
     {"launch"},
-    {"plan", "compare", "analysis"},
+    {"plan", "compare", "analysis", "upcycle"},
     {"prediction"},
     {"committed"},
     {"fitted"},
