@@ -23,7 +23,7 @@ from smelt import experiment, grid, match, variants
 from smelt.spec import ArchSpec, Attention, DataSpec, OptimSpec
 
 QUICKSTART = experiment.module("quickstart")
-BUDGET_FLOPS = 2e11
+BUDGET_FLOPS = 1.5e11
 # Six layers with KV heads 40 wide: 8, 9, 10, 12 and 15 visits then have a head width that keeps the cache within 2.5 %.
 BASELINE = replace(
     QUICKSTART.baseline(24),
