@@ -27,7 +27,9 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
@@ -375,4 +377,67 @@ def batch_sharding(mesh: Mesh, num_seqs: int) -> NamedSharding:
     for axes in (AXES, ("data",)):
         if num_seqs % math.prod(mesh.shape[axis] for axis in axes) == 0:
             return NamedSharding(mesh, PartitionSpec(axes))
+    return everywhere(mesh)
+
+
+def everywhere(mesh: Mesh) -> NamedSharding:
+    """Whole on every device."""
     return NamedSharding(mesh, PartitionSpec())
+
+
+def rows_of_process(sharding: NamedSharding, num_rows: int) -> slice:
+    """The rows of a batch that the devices of this process hold, from the first to the last."""
+    spans = [index[0].indices(num_rows) for index in sharding.addressable_devices_indices_map((num_rows,)).values()]
+    return slice(min(start for start, *_ in spans), max(stop for _, stop, _ in spans))
+
+
+def spread(tree: Any, shardings: Any) -> Any:
+    """Arrays that every process has, laid over the devices of all of them."""
+
+    def lay(leaf: Any, sharding: NamedSharding) -> jax.Array:
+        whole = np.asarray(leaf)
+        return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
+
+    return jax.tree.map(lay, tree, shardings)
+
+
+def on_host(tree: Any) -> Any:
+    """Whole numpy arrays, in every process, of arrays wherever they lie. All processes must ask for it."""
+
+    def gathered(leaf: Any) -> np.ndarray:
+        if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+            return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
+        return np.asarray(leaf)
+
+    return jax.tree.map(gathered, tree)
+
+
+def from_first(tree: Any) -> Any:
+    """The arrays that the first of several processes gives, in all of them; theirs must have the same shapes."""
+    if jax.process_count() == 1:
+        return tree
+
+    def sent(leaf: Any) -> np.ndarray:
+        whole = np.asarray(leaf)
+        # As bytes: what is sent is summed over processes, which would turn -0.0 into 0.0.
+        sent_bytes = multihost_utils.broadcast_one_to_all(np.frombuffer(whole.tobytes(), np.uint8))
+        return np.frombuffer(np.asarray(sent_bytes, np.uint8).tobytes(), whole.dtype).reshape(whole.shape)
+
+    return jax.tree.map(sent, tree)
+
+
+def text_from_first(text: str) -> str:
+    """The text that the first of several processes gives, in all of them."""
+    if jax.process_count() == 1:
+        return text
+    sent = np.frombuffer(text.encode(), np.uint8)
+    size = int(from_first(np.asarray(sent.size)))
+    own = sent if sent.size == size else np.zeros(size, np.uint8)
+    return from_first(own).tobytes().decode() if size else ""
+
+
+def any_process(flag: bool) -> bool:
+    """Whether any process says so. All processes must ask."""
+    if jax.process_count() == 1:
+        return flag
+    return bool(np.any(multihost_utils.process_allgather(np.asarray(flag))))

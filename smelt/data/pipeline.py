@@ -29,6 +29,7 @@ _ROUNDS = 6
 _CHUNK_STEPS = 128
 _CHUNK_BYTES = 16_000_000
 _PREFETCHED_CHUNKS = 2
+ALL_ROWS = slice(None)
 
 
 class Batch(NamedTuple):
@@ -84,9 +85,9 @@ class Batches:
         keys = mixed(mixed(np.full(1, self.seed, np.uint64)) + epoch.astype(np.uint64), salt=2)
         return permuted(position, self.num_windows, keys).reshape(num_steps, self.batch_seqs)
 
-    def chunk(self, start_step: int, num_steps: int) -> Batch:
-        """`num_steps` batches in one gather: int32 (S, B, T + 1)."""
-        windows = self.window_ids(start_step, num_steps)
+    def chunk(self, start_step: int, num_steps: int, rows: slice = ALL_ROWS) -> Batch:
+        """`num_steps` batches, or some rows of each, in one gather: int32 (S, B, T + 1)."""
+        windows = self.window_ids(start_step, num_steps)[:, rows]
         tokens = self._windows[windows].astype(np.int32)
         first = _document_at_start(self._starts, windows.reshape(-1), self.seq_len)
         segments = _segments(self._starts, windows.reshape(-1), self.seq_len, first)
@@ -97,21 +98,24 @@ class Batches:
         tokens, segments = self.chunk(step, 1)
         return Batch(tokens[0], segments[0])
 
-    def prefetched_chunks(self, start_step: int, stop_step: int, chunk_steps: int) -> Iterator[tuple[int, Batch]]:
+    def prefetched_chunks(
+        self, start_step: int, stop_step: int, chunk_steps: int, rows: slice = ALL_ROWS
+    ) -> Iterator[tuple[int, Batch]]:
         """(first step, chunk) for the steps [start, stop), read ahead in a thread by grain; the last chunk may
         be shorter. Resuming is starting at another step."""
         import grain  # here and not at the first item, so that its import is not a wait for data
 
-        source = _Chunks(self, start_step, stop_step, chunk_steps)
+        source = _Chunks(self, start_step, stop_step, chunk_steps, rows)
         options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=_PREFETCHED_CHUNKS)
         chunks = grain.MapDataset.source(source).to_iter_dataset(options)
         return zip(range(start_step, stop_step, chunk_steps), chunks, strict=True)
 
-    def prefetch(self, start_step: int, stop_step: int) -> Iterator[Batch]:
-        """The batches of the steps [start, stop), one by one, read ahead in chunks of a fitting size."""
+    def prefetch(self, start_step: int, stop_step: int, rows: slice = ALL_ROWS) -> Iterator[Batch]:
+        """The batches of the steps [start, stop), one by one, read ahead in chunks of a fitting size. rows: of every
+        batch, for a process that holds a part of it."""
         batch_bytes = 2 * 4 * self.batch_seqs * (self.seq_len + 1)
         chunk_steps = max(1, min(_CHUNK_STEPS, _CHUNK_BYTES // batch_bytes))
-        chunks = self.prefetched_chunks(start_step, stop_step, chunk_steps)
+        chunks = self.prefetched_chunks(start_step, stop_step, chunk_steps, rows)
         return (Batch(*step) for _, chunk in chunks for step in zip(*chunk, strict=True))
 
     def dataset(self, num_steps: int) -> Any:
@@ -145,13 +149,14 @@ class _Chunks:
     start_step: int
     stop_step: int
     chunk_steps: int
+    rows: slice
 
     def __len__(self) -> int:
         return -(-max(0, self.stop_step - self.start_step) // self.chunk_steps)
 
     def __getitem__(self, index: int) -> Batch:
         start = self.start_step + int(index) * self.chunk_steps
-        return self.batches.chunk(start, min(self.chunk_steps, self.stop_step - start))
+        return self.batches.chunk(start, min(self.chunk_steps, self.stop_step - start), self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -5,7 +5,8 @@
 
 `step` is the number of completed steps. A checkpoint is written beside and renamed by orbax; existing ones are never
 overwritten. A state is kept by the names of its leaves and comes back as numpy arrays, bit by bit, wherever the program
-that goes on with it wants them to lie.
+that goes on with it wants them to lie: what was written of one mesh is read on any other. All processes of a run save;
+the first of them writes.
 """
 
 import logging
@@ -16,6 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from smelt import parallel
 from smelt.errors import BadInput
 
 
@@ -23,19 +25,24 @@ def _checkpointer() -> Any:
     logging.getLogger("absl").setLevel(logging.ERROR)  # orbax narrates every save
     import orbax.checkpoint as ocp
 
-    return ocp.StandardCheckpointer()
+    # It meets no other process: what it is given is whole, and no other one calls it.
+    alone = ocp.options.MultiprocessingOptions(primary_host=0, active_processes={0}, barrier_sync_key_prefix="first")
+    return ocp.StandardCheckpointer(multiprocessing_options=alone)
 
 
 def save_params(folder: Path, step: int, params: Any) -> Path:
     """Write the weights after `step` completed steps. Leftovers of an earlier attempt are replaced, and half-written
     ones (of a kill, of a full disk), which orbax neither reads nor removes, are swept."""
     target = (folder / "checkpoints" / str(step)).resolve()
+    whole = parallel.on_host(params)
+    if jax.process_index() > 0:
+        return target
     for left in (target, *target.parent.glob("*.orbax-checkpoint-tmp*")):
         if left.exists():
             shutil.rmtree(left)
     target.parent.mkdir(parents=True, exist_ok=True)
     with _checkpointer() as checkpointer:
-        checkpointer.save(target, {"params": jax.tree.map(np.asarray, params)})
+        checkpointer.save(target, {"params": whole})
     return target
 
 
@@ -51,8 +58,11 @@ def load_params(folder: Path, like: Any) -> Any:
 
 def save_state(target: Path, state: Any) -> None:
     """Write a whole state into a folder that is not there yet."""
+    whole = parallel.on_host(state)
+    if jax.process_index() > 0:
+        return
     with _checkpointer() as checkpointer:
-        checkpointer.save(target.resolve(), {name: np.asarray(leaf) for name, leaf in _by_name(state).items()})
+        checkpointer.save(target.resolve(), _by_name(whole))
 
 
 def load_state(target: Path, like: Any) -> Any:

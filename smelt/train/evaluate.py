@@ -17,8 +17,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
-from smelt import model
+from smelt import model, parallel
 from smelt.errors import BadInput
 from smelt.files import write_bytes
 from smelt.spec import ArchSpec, DataSpec
@@ -53,15 +54,22 @@ def by_document(token_nats: np.ndarray, doc_ids: np.ndarray) -> DocumentLosses:
     return DocumentLosses(ids, sums, np.bincount(where, minlength=len(ids)))
 
 
-def compile_token_losses(arch: ArchSpec, data: DataSpec) -> Callable[..., jax.Array]:
-    """The compiled (params, tokens_BU, segments_BU) -> nats_BT of a shape."""
+def compile_token_losses(arch: ArchSpec, data: DataSpec, mesh: Mesh | None = None) -> Callable[..., jax.Array]:
+    """The compiled (params, tokens_BU, segments_BU) -> nats_BT of a shape; on a mesh all processes give all windows."""
     params = jax.eval_shape(lambda: model.init(arch, jax.random.key(0)))
     window = jax.ShapeDtypeStruct((data.batch_seqs, data.seq_len + 1), jnp.int32)
 
     def nats(params: Any, tokens_BU: jax.Array, segments_BU: jax.Array) -> jax.Array:
-        return model.token_losses(arch, params, tokens_BU, segments_BU, confine_attention=data.confine_attention)
+        how = {"confine_attention": data.confine_attention, "mesh": mesh}
+        return model.token_losses(arch, params, tokens_BU, segments_BU, **how)
 
-    return jax.jit(nats).lower(params, window, window).compile()
+    if mesh is None:
+        return jax.jit(nats).lower(params, window, window).compile()
+    rows = parallel.batch_sharding(mesh, data.batch_seqs)
+    places = (parallel.shardings(mesh, params), rows, rows)
+    jitted = jax.jit(nats, in_shardings=places, out_shardings=parallel.everywhere(mesh))
+    compiled = jitted.lower(params, window, window).compile()
+    return lambda params, *windows: compiled(params, *parallel.spread(windows, (rows, rows)))
 
 
 def validation_losses(

@@ -55,22 +55,34 @@ def _package_fingerprint() -> str:
     return total.hexdigest()[:12]
 
 
-def provenance(corpus_fingerprint: str, own: Sequence[Own] = ()) -> dict[str, Any]:
-    """The provenance columns of a row, but for the time; `own` are the parts of the user's own in its architecture."""
+def provenance(
+    corpus_fingerprint: str, own: Sequence[Own] = (), mesh: Any = None, accumulate: int = 1
+) -> dict[str, Any]:
+    """The provenance columns of a row, but for the time; `own` are the parts of the user's own in its architecture.
+
+    mesh and accumulate: what the run is spread over, which `device` tells."""
     import jax
     import jaxlib
 
-    devices = jax.devices()
+    spread = layout(mesh, accumulate)
+    axes = [f"{axis}={size}" for axis, size in (spread["mesh"] or {}).items()]
+    axes += [f"accumulate={accumulate}"] if accumulate > 1 else []
+    num_devices = len(jax.devices()) if mesh is None else mesh.size
     return {
         "corpus_fingerprint": corpus_fingerprint,
         "code_fingerprint": code_fingerprint(own),
         "jax": jax.__version__,
         "jaxlib": jaxlib.__version__,
         "python": platform.python_version(),
-        "device": f"{len(devices)} x {device_kind()}",
+        "device": f"{num_devices} x {device_kind()}" + (f" ({', '.join(axes)})" if axes else ""),
         "threads": int(os.environ.get("NPROC", os.cpu_count() or 1)),
         "host": platform.node(),
     }
+
+
+def layout(mesh: Any, accumulate: int) -> dict[str, Any]:
+    """What a run is spread over: the sizes of a mesh, None for one device, and the micro-batches of a step."""
+    return {"mesh": None if mesh is None else dict(mesh.shape), "accumulate": accumulate}
 
 
 def device_kind() -> str:

@@ -3,8 +3,9 @@
     <experiment>/.trunks/<trunk_id>/<step>/     state/  metrics.jsonl  fork.json
 
 A fork is written whole or not at all: beside, then renamed. metrics.jsonl holds the lines of all steps before it;
-fork.json tells the seconds that they took and the fingerprint under which they were made. A fork of other code or
-another corpus is none; other devices, threads and versions move the last bits of what follows, as they do in a row.
+fork.json tells the seconds that they took and the fingerprint under which they were made. A fork of other code,
+another corpus or other micro-batches is none; other devices, meshes, threads and versions move the last bits of what
+follows, as they do in a row.
 
 Who writes here holds the claim on the trunk's folder (`launch.folder`); nothing here asks for it.
 """
@@ -26,7 +27,7 @@ from smelt.train import checkpoint
 from smelt.train.step import State
 
 TRUNKS = ".trunks"  # the dot keeps it out of what reads run folders
-DECIDE = ("code_fingerprint", "corpus_fingerprint")
+DECIDE = ("code_fingerprint", "corpus_fingerprint", "accumulate")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,16 @@ need; losses, weights and metrics are those of training it alone. What was share
 Order at the end: weights are saved before they are evaluated, and the row is written last, so that a run with a row
 is whole. A non-finite loss raises; it is caught here, once, and becomes a row with outcome `diverged` and no loss.
 The host waits for the device only where it logs.
+
+A run that is spread over several processes is trained by all of them with these same calls. The first one's folder is
+the run's; the others are given folders of their own, which nobody keeps.
 """
 
 import datetime
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -25,8 +28,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
-from smelt import ledger, spec, trunk
+from smelt import ledger, parallel, spec, trunk
 from smelt.data import pipeline
 from smelt.data.corpus import Corpus
 from smelt.errors import BadInput
@@ -35,7 +39,7 @@ from smelt.grid import Cell, Grid
 from smelt.train import checkpoint, evaluate, fingerprint, forks, row
 from smelt.train.row import Clock, Measured
 from smelt.train.schedule import learning_rate, view_ramp
-from smelt.train.step import State, compile_step, init_state, shape_key
+from smelt.train.step import State, compile_step, init_state, shape_key, state_shardings
 
 PENDING_STEPS = 16  # steps that may be in flight before the host reads their losses
 REPORT_EVERY_SECS = 2.0
@@ -51,22 +55,43 @@ class Diverged(Exception):
 
 @dataclass
 class Programs:
-    """Compiled programs by shape, kept for the runs that follow in this process."""
+    """Compiled programs by shape, kept for the runs that follow in this process; and what each run is spread over."""
 
+    mesh: Mesh | None = None
+    accumulate: int = 1
     steps: dict[Any, Any] = field(default_factory=dict)
     evaluations: dict[Any, Any] = field(default_factory=dict)
 
     def step(self, run: spec.RunSpec) -> Any:
         key = shape_key(run.arch, run.optim, run.data)
         if key not in self.steps:
-            self.steps[key] = compile_step(run.arch, run.optim, run.data)
+            self.steps[key] = compile_step(run.arch, run.optim, run.data, self.mesh, self.accumulate)
         return self.steps[key]
 
     def evaluation(self, run: spec.RunSpec) -> Any:
         key = (run.arch, run.data)
         if key not in self.evaluations:
-            self.evaluations[key] = evaluate.compile_token_losses(run.arch, run.data)
+            self.evaluations[key] = evaluate.compile_token_losses(run.arch, run.data, self.mesh)
         return self.evaluations[key]
+
+    def batches(self, corpus: Corpus, run: spec.RunSpec, first_step: int, end_step: int) -> Iterator[pipeline.Batch]:
+        """The batches of some steps, laid where the step wants them; a process reads what its devices hold."""
+        data = run.data
+        batches = pipeline.Batches(corpus, seq_len=data.seq_len, batch_seqs=data.batch_seqs, seed=run.seed)
+        if self.mesh is None:
+            return batches.prefetch(first_step, end_step)
+        sharding = parallel.batch_sharding(self.mesh, data.batch_seqs)
+        rows = parallel.rows_of_process(sharding, data.batch_seqs)
+        shape = data.batch_seqs, data.seq_len + 1
+
+        def laid(part: np.ndarray) -> jax.Array:
+            return jax.make_array_from_process_local_data(sharding, part, shape)
+
+        return (pipeline.Batch(*map(laid, batch)) for batch in batches.prefetch(first_step, end_step, rows))
+
+    def laid(self, state: State) -> State:
+        """A state where the step wants it."""
+        return state if self.mesh is None else parallel.spread(state, state_shardings(self.mesh, state))
 
 
 def train_cell(
@@ -88,12 +113,13 @@ def train_cell(
             f"vocab_size {run.arch.vocab_size} is smaller than the {corpus.vocab_size} ids of corpus "
             f"{run.data.corpus}: give the architecture at least as many"
         )
-    provenance = fingerprint.provenance(corpus.fingerprint, run.arch.own)
+    provenance = fingerprint.provenance(corpus.fingerprint, run.arch.own, programs.mesh, programs.accumulate)
     write_json(folder / "spec.json", spec.to_dict(run))
-    write_json(folder / "fingerprint.json", provenance)
-    shared = _Shared(forks.folder_of(folder.parent, run), trunk.forks_to_keep(run, siblings), provenance)
+    layout = fingerprint.layout(programs.mesh, programs.accumulate)
+    write_json(folder / "fingerprint.json", provenance | layout)
+    shared = _Shared(forks.folder_of(folder.parent, run), trunk.forks_to_keep(run, siblings), provenance | layout)
     left = [trunk.trunk_of(sibling).fork_step for sibling in siblings]
-    forks.sweep(shared.folder, [trunk.trunk_of(run).fork_step, *left], provenance)
+    forks.sweep(shared.folder, [trunk.trunk_of(run).fork_step, *left], shared.provenance)
     measured: Measured | None
     try:
         measured = _train_and_evaluate(run, folder, corpus, programs, stop, clock, shared)
@@ -101,7 +127,7 @@ def train_cell(
     except Diverged as error:
         measured, outcome, why = None, "diverged", str(error)
     made = ledger.write(folder, row.make(experiment, grid, cell, corpus, clock, measured, outcome, why, provenance))
-    forks.sweep(shared.folder, left, provenance)
+    forks.sweep(shared.folder, left, shared.provenance)
     return made
 
 
@@ -127,7 +153,7 @@ def _train_and_evaluate(
     with clock.timed("compile"):
         step_program, evaluation = programs.step(run), programs.evaluation(run)
     stop()
-    state, losses = _train(run, folder, corpus, step_program, stop, clock, shared)
+    state, losses = _train(run, folder, corpus, programs, step_program, stop, clock, shared)
     with clock.timed("save"):
         checkpoint.save_params(folder, run.num_steps, state.params)
     with clock.timed("eval"):
@@ -141,13 +167,13 @@ def _train(
     run: spec.RunSpec,
     folder: Path,
     corpus: Corpus,
+    programs: Programs,
     program: Any,
     stop: Callable[[], None],
     clock: Clock,
     shared: _Shared,
 ) -> tuple[State, np.ndarray]:
     """All steps that its trunk has not kept; returns the final state and the training loss of every step in nats."""
-    batches = pipeline.Batches(corpus, seq_len=run.data.seq_len, batch_seqs=run.data.batch_seqs, seed=run.seed)
     begun = _begin(run, folder, shared)
     clock.secs.update(begun.secs)
     losses = np.full(run.num_steps, np.nan)
@@ -169,7 +195,7 @@ def _train(
 
         def advance(state: State, first_step: int, end_step: int) -> State:
             nonlocal told
-            upcoming = batches.prefetch(first_step, end_step)
+            upcoming = programs.batches(corpus, run, first_step, end_step)
             for step in range(first_step, end_step):
                 stop()
                 with clock.timed("data_wait"):
@@ -186,7 +212,7 @@ def _train(
                         tell(folder, "running", step=step + 1, num_steps=run.num_steps, loss_nats=losses[step])
             return state
 
-        state = begun.state
+        state = programs.laid(begun.state)
         keep_steps = [step for step in shared.keep_steps if step > begun.step]
         for first_step, end_step in pairwise(sorted({begun.step, *keep_steps, run.num_steps})):
             with clock.timed("train"):
@@ -199,14 +225,29 @@ def _train(
 
 def _begin(run: spec.RunSpec, folder: Path, shared: _Shared) -> forks.Fork:
     """The furthest state that the trunk has kept, of which fork.json then tells, or the state before step 0."""
-    shapes = jax.eval_shape(lambda: init_state(run.arch, run.optim, run.seed))
-    begun = forks.furthest(shared.folder, trunk.trunk_of(run).fork_step, shapes, shared.provenance)
+    first = init_state(run.arch, run.optim, run.seed)
+    begun = forks.furthest(
+        shared.folder, trunk.trunk_of(run).fork_step, jax.eval_shape(lambda: first), shared.provenance
+    )
+    begun = _of_first(begun, first)
     told = folder / "fork.json"
     if begun is None:
         told.unlink(missing_ok=True)
-        return forks.Fork(0, init_state(run.arch, run.optim, run.seed), "", {})
+        return forks.Fork(0, first, "", {})
     write_json(told, {"trunk_id": shared.folder.name, "step": begun.step, "secs": begun.secs})
     return begun
+
+
+def _of_first(begun: forks.Fork | None, like: State) -> forks.Fork | None:
+    """What the first of several processes begins from, in all of them: it alone sees the trunk's folder."""
+    if jax.process_count() == 1:
+        return begun
+    told = "" if begun is None else json.dumps([begun.step, begun.metrics, begun.secs])
+    told = parallel.text_from_first(told)
+    if not told:
+        return None
+    step, metrics, secs = json.loads(told)
+    return forks.Fork(step, parallel.from_first(like if begun is None else begun.state), metrics, secs)
 
 
 def _keep(state: State, step: int, folder: Path, clock: Clock, shared: _Shared) -> None:

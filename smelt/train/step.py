@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from smelt import model, parallel
 from smelt.errors import BadInput
@@ -144,12 +144,9 @@ def compile_step(
     rate = jax.ShapeDtypeStruct((), jnp.float32)
     places: dict[str, Any] = {}
     if mesh is not None:
-        everywhere = NamedSharding(mesh, PartitionSpec())
-        rows, state = parallel.batch_sharding(mesh, data.batch_seqs), state_shardings(mesh, shapes)
-        places = {
-            "in_shardings": (state, rows, rows, everywhere, everywhere),
-            "out_shardings": (state, everywhere),
-        }
+        rows, whole = parallel.batch_sharding(mesh, data.batch_seqs), parallel.everywhere(mesh)
+        state = state_shardings(mesh, shapes)
+        places = {"in_shardings": (state, rows, rows, whole, whole), "out_shardings": (state, whole)}
     static = {
         "arch": arch,
         "optim": _baked(optim),
@@ -166,7 +163,7 @@ def state_shardings(mesh: Mesh, state: State) -> State:
     return State(
         parallel.shardings(mesh, state.params),
         parallel.shardings(mesh, state.optimizer, over_data=True),
-        NamedSharding(mesh, PartitionSpec()),
+        parallel.everywhere(mesh),
     )
 
 
