@@ -188,38 +188,28 @@ class ForwardFlops:
 
 
 def forward_flops(arch: ArchSpec, context: int) -> ForwardFlops:
-    """Forward model FLOPs per token at a context of `context` tokens, averaged over positions."""
+    """Forward model FLOPs per token at a context of `context` tokens, averaged over positions. A part of the user's own
+    counts in the place of ours: attention, scores and all, as projections; a whole layer as `own`."""
     heads = arch.attention
-    segments = arch.segments
 
-    def over_visits(of_visit: Callable[[FFN], int]) -> int:
-        return sum(s.num_visits * of_visit(s.ffn) for s in segments)
+    def over_visits(place: str, ours: Callable[[FFN], int]) -> int:
+        own = arch.own_part(place)
+        having = (s for s in arch.segments if place != "router" or s.ffn.has_router)
+        return sum(s.num_visits * (own.forward_flops(arch, s.ffn, context) if own else ours(s.ffn)) for s in having)
 
-    projections = over_visits(lambda ffn: 2 * _attention_set(arch, ffn))
+    head = 2 * arch.vocab_size * arch.d_model
+    if arch.own_part("layer"):
+        whole = over_visits("layer", lambda ffn: 0)
+        return ForwardFlops(attention_projections=0, attention_scores=0, routers=0, experts=0, own=whole, head=head)
     # q k^T and p v: 2 FLOPs x H K each, over (T + 1) / 2 keys on average
     scores = 2 * arch.effective_depth * heads.num_heads * heads.head_dim * (context + 1)
-    routers = over_visits(lambda ffn: 2 * _router(arch, ffn))
-    experts = over_visits(lambda ffn: 2 * _chosen(arch, ffn))
-    own_flops = 0
-    for own in arch.own:
-        own_flops += over_visits(
-            lambda ffn, own=own: (
-                own.forward_flops(arch, ffn, context) if own.replaces != "router" or ffn.has_router else 0
-            )
-        )
-        if own.replaces in ("attention", "layer"):
-            projections = scores = 0
-        if own.replaces in ("router", "layer"):
-            routers = 0
-        if own.replaces in ("experts", "layer"):
-            experts = 0
     return ForwardFlops(
-        attention_projections=projections,
-        attention_scores=scores,
-        routers=routers,
-        experts=experts,
-        own=own_flops,
-        head=2 * arch.vocab_size * arch.d_model,
+        attention_projections=over_visits("attention", lambda ffn: 2 * _attention_set(arch, ffn)),
+        attention_scores=0 if arch.own_part("attention") else scores,
+        routers=over_visits("router", lambda ffn: 2 * _router(arch, ffn)),
+        experts=over_visits("experts", lambda ffn: 2 * _chosen(arch, ffn)),
+        own=0,
+        head=head,
     )
 
 
@@ -234,9 +224,7 @@ def _smelt(arch: ArchSpec, context: int) -> float:
     """6 x executed parameters (norms and router in, embedding and head out) + 12 L_eff H K s, where s = 390 of
     4096 reproduces the printed FLOPs ratios (reconstructed; the formula itself is not printed). At another context
     the same share of it is assumed, where the paper would take the mean length of the data's own documents."""
-    heads = arch.attention
-    scores = 12 * arch.effective_depth * heads.num_heads * heads.head_dim * SMELT_MEAN_KEYS * context
-    return 6 * executed_params(arch) + scores
+    return 6 * executed_params(arch) + _scores(arch, context, SMELT_MEAN_KEYS * context)
 
 
 def _looped_moe(arch: ArchSpec, context: int) -> float:
@@ -253,10 +241,19 @@ def looped_moe_active(arch: ArchSpec) -> int:
 def _foil(arch: ArchSpec, context: int) -> float:
     """6 x (executed attention, router and k experts + head) + 12 L_eff H K T: attention over the whole context.
     The trainer's formula names the loop's visits; that prelude and coda count alike is chosen."""
-    heads = arch.attention
     layers = sum(s.num_visits * (_without_router(arch, s.ffn) + _router(arch, s.ffn)) for s in arch.segments)
-    scores = 12 * arch.effective_depth * heads.num_heads * heads.head_dim * context
-    return 6 * (layers + arch.vocab_size * arch.d_model) + scores
+    return 6 * (layers + arch.vocab_size * arch.d_model) + _scores(arch, context, context)
+
+
+def _scores(arch: ArchSpec, context: int, keys: float) -> float:
+    """12 L_eff H K keys; of an attention or layer of the user's own, what it says of a context beyond parameters."""
+    if own := arch.own_part("attention") or arch.own_part("layer"):
+        return 3 * sum(
+            s.num_visits * (own.forward_flops(arch, s.ffn, context) - 2 * own.active_params(arch, s.ffn))
+            for s in arch.segments
+        )
+    heads = arch.attention
+    return 12 * arch.effective_depth * heads.num_heads * heads.head_dim * keys
 
 
 def _chinchilla(arch: ArchSpec, context: int) -> float:

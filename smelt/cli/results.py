@@ -11,6 +11,9 @@ from smelt.cli.fits import Reading, reading_lines
 from smelt.cli.words import Json, Name, Tables, at_least, print_json, rows_of, status_of
 from smelt.errors import EXIT_DONE, BadInput
 
+# What the launcher sets for a run: this process's own say nothing.
+OF_THE_LAUNCH = ("threads", "mesh", "accumulate")
+
 
 def compare(
     sides: Annotated[
@@ -288,10 +291,11 @@ def repro(
     made = read_json(folder / "fingerprint.json")
     if not isinstance(made, dict) or "corpus_fingerprint" not in made:
         raise BadInput(f"{folder / 'fingerprint.json'} names no corpus_fingerprint: it is damaged, restore it")
-    today = provenance(made["corpus_fingerprint"])
-    # Threads are set by the launcher for each worker, so this process's own say nothing.
+    today = provenance(made["corpus_fingerprint"], _own_parts(folder))
     differs = {
-        key: {"then": made[key], "now": today[key]} for key in made if key != "threads" and made[key] != today.get(key)
+        key: {"then": made[key], "now": today.get(key)}
+        for key in made
+        if key not in OF_THE_LAUNCH and made[key] != today.get(key)
     }
     command = f"smelt run {folder.parent.name} --only {folder.name}"
     if json:
@@ -302,6 +306,19 @@ def repro(
         note = f"   (here: {today[key]})" if key in differs else ""
         print(f"  {key} {value}{note}")
     return EXIT_DONE
+
+
+def _own_parts(folder: Path) -> tuple[Any, ...]:
+    """A run's parts of the user's own as its experiment's file has them today; none where it no longer has the run."""
+    from smelt import experiment as experiments
+    from smelt.files import read_json
+
+    if "own" not in read_json(folder / "spec.json")["arch"]:
+        return ()
+    try:
+        return experiments.load(folder.parent.name).grid.cell(folder.name).run.arch.own
+    except BadInput:
+        return ()
 
 
 def diff(
