@@ -176,19 +176,29 @@ def run(
     retry_failed: Annotated[bool, arg(help="train failed runs again")] = False,
     retrain_stale: Annotated[bool, arg(help="move rows of other code or corpus aside and train them again")] = False,
     dry_run: Annotated[bool, arg(help="say what would be trained, and stop")] = False,
+    mesh: Annotated[str | None, arg(help="devices that each run is spread over, as in data=4,expert=2")] = None,
+    accumulate: Annotated[int, arg(help="micro-batches of a step, one after another")] = 1,
+    hosts: Annotated[
+        str | None, arg(help="first host's address, how many hosts, which one this is, as in 10.0.0.1:1234,2,0")
+    ] = None,
     json: Json = False,
 ) -> int:
     """Train what is missing; the same command again trains nothing.
 
     Runs that are to be predicted are trained last, after their loss was predicted from the others. Ctrl-C stops after
-    the step at hand (exit 75), twice at once. e.g. smelt run quickstart; smelt run quickstart --only loop_middle
+    the step at hand (exit 75), twice at once. e.g. smelt run quickstart; smelt run quickstart --only loop_middle;
+    smelt run quickstart --mesh data=4,expert=2
     """
     from smelt import experiment as experiments
     from smelt import own
     from smelt.data.store import open_corpus
     from smelt.launch import folder as folders
+    from smelt.launch.spread import spread
     from smelt.plan import check_corpora, check_disk
 
+    asked = spread(mesh, accumulate, hosts)
+    if asked.mesh and workers is not None:
+        raise BadInput(f"--workers {workers} with --mesh {mesh}: a mesh is one worker; leave --workers out")
     at_least("--workers", workers, 1)
     at_least("--limit", limit, 1)
     if "" in only:
@@ -197,6 +207,12 @@ def run(
     grid = experiment.grid
     names = sorted({cell.run.data.corpus for cell in grid.cells})
     check_corpora(grid, {corpus: open_corpus(corpus) for corpus in names})
+
+    for cell in grid.cells:
+        if cell.run.data.batch_seqs % accumulate:
+            raise BadInput(f"--accumulate {accumulate} does not divide a batch of {cell.run.data.batch_seqs} sequences")
+    if asked.follows:  # the first host knows what is missing
+        return _train(experiment, grid.cells, None, quiet=True, asked=asked)
 
     def folder_of(cell: Any) -> Path:
         return experiment.folder / cell.run.run_id
@@ -218,6 +234,11 @@ def run(
     check_disk(missing, experiment.folder)
     if missing:
         own.check(grid)
+    if asked.hosts and len({cell.role == "prediction" for cell in missing}) == 2:
+        raise BadInput(
+            "some of these runs are predicted from the others before they are trained, and hosts meet once: train the "
+            f"others first, with --only {' '.join(sorted({cell.role for cell in missing} - {'prediction'}))}"
+        )
     code = EXIT_DONE
     for predicting in (False, True):
         stage = [cell for cell in missing if (cell.role == "prediction") == predicting]
@@ -226,7 +247,7 @@ def run(
         if predicting:
             _predict_before_training(experiment)
         experiment.remember()
-        code = _train(experiment, stage, workers, quiet=json)
+        code = _train(experiment, stage, workers, quiet=json, asked=asked)
         if code != EXIT_DONE:
             break
     # What failed before and was not tried again is told again: "0 failed" would say that all is well.
@@ -260,7 +281,7 @@ def _chosen(cell: Any, only: Sequence[str]) -> bool:
     return any(word in (cell.variant, cell.role) or cell.run.run_id.startswith(word) for word in only)
 
 
-def _train(experiment: Any, cells: Sequence[Any], workers: int | None, quiet: bool) -> int:
+def _train(experiment: Any, cells: Sequence[Any], workers: int | None, *, quiet: bool, asked: Any) -> int:
     from smelt.launch import local
 
     def terminated(number: int, frame: Any) -> None:
@@ -269,7 +290,7 @@ def _train(experiment: Any, cells: Sequence[Any], workers: int | None, quiet: bo
     before = signal.signal(signal.SIGTERM, terminated)
     try:
         with terminal.watching(quiet) as watch:
-            return local.train(experiment, cells, workers, watch)
+            return local.train(experiment, cells, workers, watch, spread=asked)
     except KeyboardInterrupt:
         say("stopped: finished runs are kept, the same command goes on with the others")
         return EXIT_RESUMABLE

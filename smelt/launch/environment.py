@@ -12,10 +12,12 @@ from pathlib import Path
 CACHE = Path(os.environ.get("SMELT_CACHE", ".cache"))
 
 
-def worker_environment(threads: int) -> dict[str, str]:
-    """Environment variables of a worker with this many threads."""
+def worker_environment(threads: int, num_devices: int | None = None) -> dict[str, str]:
+    """Environment variables of a worker with this many threads, and so many devices where they are processors."""
+    devices = {} if num_devices is None else {"JAX_NUM_CPU_DEVICES": str(num_devices)}  # of no effect on others
     return {
         **os.environ,
+        **devices,
         "NPROC": str(threads),  # read by XLA for its CPU thread pool
         "OMP_NUM_THREADS": str(threads),
         "OPENBLAS_NUM_THREADS": str(threads),

@@ -1,7 +1,8 @@
 """An experiment and a number of workers -> trained cells: starts worker processes here and watches their folders.
 
 Cells are handed out longest first, so that the last ones are short; each worker claims what is free. Ctrl-C asks the
-workers to stop after the step at hand, twice ends them at once; they also stop when this process is gone.
+workers to stop after the step at hand, twice ends them at once; they also stop when this process is gone. Where runs
+are spread over a mesh there is one worker, which has all cores and devices.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ from smelt.experiment import Experiment
 from smelt.grid import Cell
 from smelt.launch import folder as folders
 from smelt.launch.environment import available_cores, worker_environment
+from smelt.launch.spread import Spread
 
 GRACE_SECS = 30.0
 
@@ -46,12 +48,13 @@ def train(
     num_workers: int | None,
     watch: Callable[[Progress], None],
     watch_every_secs: float = 1.0,
+    spread: Spread = Spread(),  # noqa: B008 it is frozen
 ) -> int:
-    """Train the given cells; returns an exit code of `errors`. num_workers None: one a core."""
+    """Train the given cells; returns an exit code of `errors`. num_workers None: one a core, or one a mesh."""
     if not cells:
         return EXIT_DONE
     cores = available_cores()
-    num_workers = min(num_workers or len(cores), len(cells))
+    num_workers = 1 if spread.mesh else min(num_workers or len(cores), len(cells))
     pinned = num_workers <= len(cores)
     threads = 1 if num_workers > 1 or not pinned else len(cores)
     flops = {cell.run.run_id: experiment.grid.train_flops(cell) for cell in cells}
@@ -65,14 +68,16 @@ def train(
         try:
             for slot in range(num_workers):
                 command = [sys.executable, "-m", "smelt.launch.worker", str(experiment.path), "--cells", str(listing)]
+                command += spread.words()
                 if pinned and threads == 1:
                     command += ["--core", str(cores[slot])]
-                log = open(experiment.folder / f"worker-{slot}.log", "ab")  # noqa: SIM115 the child keeps it
+                number = slot + (spread.hosts.index if spread.hosts else 0)
+                log = open(experiment.folder / f"worker-{number}.log", "ab")  # noqa: SIM115 the child keeps it
                 with log:
                     workers.append(
                         subprocess.Popen(
                             command,
-                            env=worker_environment(threads),
+                            env=worker_environment(threads, spread.devices_of_host),
                             stdout=log,
                             stderr=log,
                             stdin=subprocess.DEVNULL,
