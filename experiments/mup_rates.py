@@ -9,7 +9,8 @@ Prediction  Under muP the optimum, by a parabola in log2 of the rate, moves by l
             want their rate kept. At its own best rate no arm is better by more than two seed spreads at width 16,
             where both are the same model. Written before the first run.
 Varies      width (16, 32, 64, 128) x peak rate (2^-9 to 2^-4, factors of 2) x {muP with base width 16, standard}; two
-            seeds at widths 16 and 32, one above.
+            seeds at widths 16 and 32, one above. 2^-3 was added up to width 64, where the first rates ended at or beside
+            the optimum.
 Held equal  Tokens and steps within a width and across widths; nothing else.
 Fixed       Looped-MoE with two layers passed twice, 8 experts top-2, heads 8 wide, attention over d_k, in both arms;
             corpus `builtin` (bytes), context 128, 512 tokens a step, 200 steps, AdamW, WSD.
@@ -85,7 +86,8 @@ def pairs(widths: tuple[int, ...], seeds: tuple[int, ...]) -> grid.Grid:
     )
 
 
-RUNS = grid.sweep(
-    replace(pairs(WIDTHS, (0,)), cells=(*pairs(WIDTHS, (0,)).cells, *pairs(WIDTHS[:2], (1,)).cells)),
-    {label: at_rate(rate) for label, rate in RATES.items()},
-)
+BASE = pairs(WIDTHS, (0,))
+BASE = replace(BASE, cells=(*BASE.cells, *pairs(WIDTHS[:2], (1,)).cells))
+RUNS = grid.sweep(BASE, {label: at_rate(rate) for label, rate in RATES.items()})
+HIGHER = grid.sweep(grid.only(BASE, sizes=(0, 1, 2)), {"2^-3": at_rate(2.0**-3)})
+RUNS = replace(RUNS, cells=(*RUNS.cells, *HIGHER.cells))
