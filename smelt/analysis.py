@@ -22,9 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from smelt import fit, verdict
+from smelt import fit, spec, trunk, verdict
 from smelt.errors import BadInput
 from smelt.fit import examine, summary
+from smelt.fit.planning import MIN_TRUNKS
 from smelt.ledger import Row
 from smelt.verdict import compact
 
@@ -61,7 +62,57 @@ def table(rows: Sequence[Row], loss_column: str = LOSS) -> dict[str, list]:
         )
     columns = {"group": "variant", "pair": "size", "seed": "seed", "run_id": "run_id", loss_column: loss_column}
     columns |= {name: name for name in ("budget_flops", "num_params", "num_tokens", "train_flops", "flops_per_token")}
-    return {name: [row.get(source) for row in kept] for name, source in columns.items()}
+    found = {name: [row.get(source) for row in kept] for name, source in columns.items()}
+    return found | ({"unit": units(kept)} if share_trunks(kept) else {})
+
+
+def units(rows: Sequence[Row]) -> list[str]:
+    """What a bootstrap draws as one, a label a row: the runs of a budget and a size with all their seeds, and with them
+    all that were decayed from a trunk of theirs (`smelt.trunk`), for these share its luck."""
+    found = [_cell(row) for row in rows]
+    for trunk_id in set(ids := trunks(rows)):
+        joined = {unit for unit, own in zip(found, ids, strict=True) if own == trunk_id}
+        found = [min(joined) if unit in joined else unit for unit in found]
+    return found
+
+
+def trunks(rows: Sequence[Row]) -> list[str]:
+    """The trunk_id of each row."""
+    return [trunk.trunk_of(run_of(row)).trunk_id for row in rows]
+
+
+def share_trunks(rows: Sequence[Row]) -> bool:
+    """Whether some runs of different budgets or sizes were decayed from one trunk."""
+    return len(set(units(rows))) < len(set(map(_cell, rows)))
+
+
+def few_trunks(rows: Sequence[Row]) -> str | None:
+    """What to say where the fits draw fewer trunks than an interval wants."""
+    kept = [row for row in rows if row["role"] == "grid" and row["outcome"] == "finished"]
+    if not kept or not share_trunks(kept) or (num_units := len(set(units(kept)))) >= MIN_TRUNKS:
+        return None
+    return (
+        f"the runs were decayed from the trunks of {num_units} sizes, each drawn as one: intervals of fewer than "
+        f"{MIN_TRUNKS} come out wider than the runs would allow (a third, of 7); add sizes"
+    )
+
+
+def run_of(row: Row) -> spec.RunSpec:
+    """The run that a row is of, from its flat columns."""
+    tree: dict[str, Any] = {}
+    for name, value in row.items():
+        *path, leaf = name.split(".")
+        if value is not None and (path or [leaf])[0] in ("arch", "optim", "data", "num_steps", "seed"):
+            inner = tree
+            for part in path:
+                inner = inner.setdefault(part, {})
+            inner[leaf] = json.loads(value) if name == "arch.own" else value
+    tree["arch"].setdefault("outer_ffn", None)
+    return spec.run_from_dict(tree)
+
+
+def _cell(row: Row) -> str:
+    return f"{row['budget_flops']:.12g}|{row['size']}"
 
 
 def left_out(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -280,14 +331,14 @@ def _domains(
 def pair_differences(rows: Sequence[Row], variant: str, reference: str) -> dict[str, Any]:
     """Loss of `variant` minus loss of its partner (equal budget, size and seed), pair by pair and on average.
 
-    The interval of the mean is Student's t over pairs, taken as independent; below two pairs it is None.
+    The interval of the mean is Student's t over pairs, taken as independent, or where pairs share trunks over the means
+    of those that do; below two of them it is None.
     """
     partners = {_pair(row): row for row in rows if _in_grid(row, reference)}
+    own = [row for row in rows if _in_grid(row, variant) and _pair(row) in partners]
     pairs = []
-    for row in rows:
-        partner = partners.get(_pair(row))
-        if not _in_grid(row, variant) or partner is None:
-            continue
+    for row in own:
+        partner = partners[_pair(row)]
         columns = [name for name in loss_columns(rows) if row.get(name) is not None and partner.get(name) is not None]
         pairs.append(
             {
@@ -306,9 +357,17 @@ def pair_differences(rows: Sequence[Row], variant: str, reference: str) -> dict[
     from scipy.special import stdtrit
 
     sd = float(differences.std(ddof=1))
-    half = float(stdtrit(len(pairs) - 1, 0.975)) * sd / math.sqrt(len(pairs))
-    mean = float(differences.mean())
-    estimate = {"value": mean, "low": mean - half, "high": mean + half, "method": "Student t over pairs"}
+    apart, over = differences, "pairs"
+    if share_trunks(own):
+        label_of = dict(zip((row["run_id"] for row in own), units(own), strict=True))
+        labels = np.array([label_of[pair["run_id"]] for pair in pairs])
+        apart, over = np.array([differences[labels == label].mean() for label in np.unique(labels)]), "trunks"
+    if len(apart) < 2:
+        why = "all pairs are of one trunk, an interval needs two"
+        return {"pairs": pairs, **summary, "mean_nats": None, "sd_nats": sd, "reason": why}
+    half = float(stdtrit(len(apart) - 1, 0.975)) * float(apart.std(ddof=1)) / math.sqrt(len(apart))
+    mean = float(apart.mean())
+    estimate = {"value": mean, "low": mean - half, "high": mean + half, "method": f"Student t over {over}"}
     return {"pairs": pairs, **summary, "mean_nats": estimate, "sd_nats": sd, "reason": None}
 
 
@@ -419,6 +478,8 @@ def _warnings(rows: Sequence[Row], analysis: Mapping[str, Any]) -> list[dict[str
     for row in analysis["left_out"]:
         where = f"{row['variant']} of size {row['size']} at {compact(row['budget_flops'])} FLOPs"
         warn("run_left_out", f"{where} is left out of every fit: {row['reason']}")
+    if few := few_trunks(rows):
+        warn("few_trunks", few)
     repeated = [row for row in rows if row["epochs"] > 1]
     if repeated:
         worst = max(row["epochs"] for row in repeated)

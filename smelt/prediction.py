@@ -131,9 +131,10 @@ def _pair(labels: Mapping[str, Any]) -> tuple:
 def _surfaces(
     used: Sequence[Row], variants: Sequence[str], draws: int, seed: int, delta: float | str, widen: bool
 ) -> tuple[dict[str, fit.SurfaceFit], dict[str, str]]:
-    """A surface a variant, drawn jointly over (budget, size), and why a variant has none."""
+    """A surface a variant, drawn jointly over (budget, size) or trunks, and why a variant has none."""
     groups = {name: [row for row in used if row["variant"] == name] for name in dict.fromkeys(variants)}
-    units = {name: [f"{row['budget_flops']:.12g}|{row['size']}" for row in group] for name, group in groups.items()}
+    label_of = dict(zip((row["run_id"] for row in used), analysis.units(used), strict=True))
+    units = {name: [label_of[row["run_id"]] for row in group] for name, group in groups.items()}
     surfaces, reasons = {}, {}
     counts = fit.joint_counts(units, draws=draws, seed=seed)
     for name, group in groups.items():

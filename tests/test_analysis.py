@@ -1,11 +1,12 @@
 """What an analysis says of rows whose law, noise and advantage are planted."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
-from smelt import analysis, variants
+from smelt import analysis, fit, grid, variants
 from smelt.analysis import LOSS
 from smelt.errors import BadInput
 from tests import synthetic
@@ -170,3 +171,69 @@ def test_rows_without_a_finished_run_of_the_grid_are_refused(design):
     rows = [row for row in synthetic.planted_rows(design) if row["role"] == "seed"]
     with pytest.raises(BadInput, match="none of 2 rows"):
         analysis.analyse(rows, "baseline")
+
+
+def branches(num_sizes):
+    """Four decays from the trunk of each size."""
+
+    def recipe(arch):
+        optim, data = synthetic.recipe(arch, 0.0)
+        in_steps = {"warmup_frac": 0.0, "warmup_steps": 10, "decay_frac": 0.0, "decay_steps": 100}
+        return dataclasses.replace(optim, **in_steps), data
+
+    return grid.branches(
+        ladder=[synthetic.architecture(12 + 4 * size) for size in range(num_sizes)],
+        variants=(variants.baseline, synthetic.scaled_heads),
+        recipe=recipe,
+        fork_steps=(200, 800, 3200, 12800),
+        seeds=(0, 1),
+        matcher=None,
+        held="three_budgets",
+        bound=0.04,
+    )
+
+
+def trunk_noise(rows, sd, seed=0):
+    """Rows that share their trunk's luck, each arm and seed its own."""
+    drawn, generator = {}, np.random.default_rng(seed)
+    for row in rows:
+        key = (row["variant"], row["size"], row["seed"])
+        row[LOSS] += drawn.setdefault(key, sd * float(generator.standard_normal()))
+    return rows
+
+
+def test_the_run_of_a_row_is_the_run_that_it_was_made_from():
+    made = [*synthetic.planted_grid().cells, *branches(3).cells]
+    rows = [*synthetic.planted_rows(synthetic.planted_grid()), *synthetic.planted_rows(branches(3))]
+    assert [analysis.run_of(row) for row in rows] == [cell.run for cell in made]
+
+
+def test_rows_of_one_trunk_are_drawn_as_one_with_their_partners_and_seeds(design):
+    rows = synthetic.planted_rows(branches(5))
+    labels = dict(zip(analysis.table(rows)["run_id"], analysis.table(rows)["unit"], strict=True))
+    assert len(set(labels.values())) == 5
+    assert all(len({labels[row["run_id"]] for row in rows if row["size"] == size}) == 1 for size in range(5))
+    assert "unit" not in analysis.table(synthetic.planted_rows(design))
+
+
+def test_intervals_know_that_rows_of_a_trunk_share_its_luck():
+    rows = trunk_noise(synthetic.planted_rows(branches(10), noise=1e-4), sd=0.02)
+    found = analysis.pair_differences(rows, "scaled_heads", "baseline")
+    naive = 1.99 * found["sd_nats"] / 80**0.5
+    assert found["mean_nats"]["method"] == "Student t over trunks"
+    assert found["mean_nats"]["high"] - found["mean_nats"]["low"] > 1.5 * 2 * naive
+    assert found["mean_nats"]["low"] < 0 < found["mean_nats"]["high"]
+    widths = []
+    for left_out in ((), ("unit",)):
+        columns = {name: values for name, values in analysis.table(rows).items() if name not in left_out}
+        fits = fit.fit_groups(columns, "baseline", loss_column=LOSS, draws=DRAWS)
+        exponent = fits.surfaces["baseline"].estimates["a"]
+        widths.append(exponent.high - exponent.low)
+    assert widths[0] > 1.2 * widths[1]
+
+
+def test_few_trunks_are_a_warning_and_rows_without_trunks_are_none(design):
+    assert "trunks of 9 sizes" in analysis.few_trunks(synthetic.planted_rows(branches(9)))
+    assert analysis.few_trunks(synthetic.planted_rows(branches(10))) is None
+    assert analysis.few_trunks(synthetic.planted_rows(design)) is None
+    assert analysis.few_trunks([]) is None

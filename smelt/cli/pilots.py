@@ -129,7 +129,7 @@ def _noise_of(rows: Mapping[str, Any], law: Any, loss_column: str, name: str) ->
 def of_experiment(name: str, law_name: str | None, flops_per_unit: float | None) -> Pilot:
     """The law fitted to the reference's runs, the noise of all runs and their seeds, and the grid that stands."""
     from smelt import fit
-    from smelt.analysis import LOSS
+    from smelt.analysis import LOSS, share_trunks, trunks
     from smelt.fit import laws
 
     experiment, rows = rows_of(name)
@@ -149,6 +149,7 @@ def of_experiment(name: str, law_name: str | None, flops_per_unit: float | None)
             "group": [row["variant"] for row in kept],
             "pair": [row["size"] for row in kept],
             "loss_nats": [row[LOSS] for row in kept],
+            **({"trunk": trunks(kept)} if share_trunks(kept) else {}),
         }
 
     fitted = fit.fit_surface(table(own), table(own)["loss_nats"], law)
