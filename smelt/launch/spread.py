@@ -107,6 +107,7 @@ def join(asked: Spread) -> Any:
     from smelt import parallel
 
     if asked.hosts:
+        jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
         jax.distributed.initialize(asked.hosts.address, asked.hosts.count, asked.hosts.index)
     if asked.mesh is None:
         return None

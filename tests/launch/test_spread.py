@@ -5,10 +5,11 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
-from smelt.errors import EXIT_DONE, BadInput
+from smelt.errors import EXIT_DONE, EXIT_RESUMABLE, BadInput
 from smelt.launch.spread import Hosts, Spread, spread
 from tests.conftest import PULSE
 
@@ -59,33 +60,57 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
-def test_two_processes_train_the_run_of_one_and_the_first_alone_writes(workplace, tmp_path):
-    path = workplace(PULSE)
-    port = free_port()
+@pytest.fixture
+def smelt(workplace, tmp_path):
+    """Starts `smelt run` on the pulse's baseline in a folder of runs of its own, as on hosts that share no disk."""
+    started = []
 
-    def smelt(runs: str, *words: str) -> subprocess.Popen:
-        """In its own folder of runs, as on hosts that share no disk."""
-        command = [sys.executable, "-m", "smelt", "run", str(path), "--only", "baseline", "--json", *words]
+    def start(pulse: str, runs: str, *words: str) -> subprocess.Popen:
+        command = [sys.executable, "-m", "smelt", "run", str(workplace(pulse)), "--only", "baseline", "--json", *words]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "SMELT_RUNS": str(tmp_path / runs)}
-        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen(command, env=environment, **pipes))
+        return started[-1]
+
+    yield start
+    for process in started:
+        with process:
+            process.kill()
+
+
+def on_two_hosts(smelt, pulse: str) -> list[subprocess.Popen]:
+    port = free_port()
+    words = [("--mesh", "data=2,expert=2", "--hosts", f"localhost:{port},2,{index}") for index in (0, 1)]
+    return [smelt(pulse, f"host{index}", *words[index]) for index in (0, 1)]
+
+
+def test_two_processes_train_the_run_of_one_and_the_first_alone_writes(smelt, tmp_path):
+    for process in [*on_two_hosts(smelt, PULSE), smelt(PULSE, "alone", "--workers", "1")]:
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == EXIT_DONE, out + err
 
     def row(runs: str) -> dict:
         (found,) = (tmp_path / runs).glob("*/*/row.json")
         return json.loads(found.read_text())
 
-    processes = [smelt(f"host{i}", "--mesh", "data=2,expert=2", "--hosts", f"localhost:{port},2,{i}") for i in (0, 1)]
-    processes.append(smelt("alone", "--workers", "1"))
-    try:
-        for process in processes:
-            out, err = process.communicate(timeout=300)
-            assert process.returncode == EXIT_DONE, out + err
-    finally:
-        for process in processes:
-            with process:
-                process.kill()
     assert row("host0")["device"].endswith("(data=2, expert=2)")
+    assert row("host0")["run_id"] == row("alone")["run_id"]
     # Float32, in another order of sums, carried along by training.
     assert row("host0")["val_loss_nats"] == pytest.approx(row("alone")["val_loss_nats"], abs=1e-4)
-    assert row("host0")["run_id"] == row("alone")["run_id"]
     left = [path for path in (tmp_path / "host1").rglob("*") if path.is_file()]
     assert [path.name for path in left] == ["worker-1.log"]
+
+
+def test_a_host_that_is_asked_to_stop_stops_the_other_one(smelt, tmp_path):
+    processes = on_two_hosts(smelt, PULSE.replace("6e8", "6e10"))
+    deadline = time.monotonic() + 240
+    while not list((tmp_path / "host0").glob("*/*/metrics.jsonl")):
+        assert time.monotonic() < deadline
+        assert all(process.poll() is None for process in processes)
+        time.sleep(0.5)
+    processes[1].terminate()
+    for process in processes:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == EXIT_RESUMABLE, out + err
+    (state,) = (tmp_path / "host0").glob("*/*/state.json")
+    assert json.loads(state.read_text())["state"] == "stopped"
