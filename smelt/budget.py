@@ -309,9 +309,15 @@ def expert_budget(arch: ArchSpec) -> ExpertBudget:
 
 
 def fully_active(arch: ArchSpec) -> ArchSpec:
-    """The control of the sparsity: the same architecture with only as many experts as a token takes."""
-    outer = arch.outer_ffn and replace(arch.outer_ffn, num_experts=arch.outer_ffn.top_k)
-    return replace(arch, ffn=replace(arch.ffn, num_experts=arch.ffn.top_k), outer_ffn=outer)
+    """The control of the sparsity: the same architecture with only as many experts as a token takes. One alone has no
+    router, and so no views to be mixed."""
+
+    def control(ffn: FFN) -> FFN:
+        alone = ffn.top_k == 1 and ffn.latent is not None
+        latent = replace(ffn.latent, views=None) if alone and ffn.latent else ffn.latent
+        return replace(ffn, num_experts=ffn.top_k, latent=latent)
+
+    return replace(arch, ffn=control(arch.ffn), outer_ffn=arch.outer_ffn and control(arch.outer_ffn))
 
 
 def sparsity(arch: ArchSpec, baseline: ArchSpec, context: int, convention: str = "model") -> float:

@@ -155,8 +155,8 @@ class FFN:
         if self.latent is not None:
             _member(self, "latent", Latent)
         _require(
-            self.has_router or (self.shared_width is None and self.latent is None),
-            "a dense FFN (num_experts 1) has neither a shared expert nor a latent: leave shared_width and latent out",
+            self.has_router or self.views is None,
+            "one expert (num_experts 1) has no router to mix its views: leave views out or give more experts",
         )
 
     @property

@@ -66,9 +66,11 @@ def ffns(draw: st.DrawFn, router: Router | None = None) -> FFN:
     """Dense or sparse; given a router, perhaps with a shared expert, a latent, views."""
     num_experts = draw(st.integers(1, 6))
     plain = FFN(width=draw(st.integers(1, 24)), num_experts=num_experts, top_k=draw(st.integers(1, num_experts)))
-    if router is None or plain.top_k == 1:  # top-1: the fully active control would be dense, which has no such parts
+    if router is None:
         return plain
     shared_width, latent = draw(st.none() | st.integers(1, 12)), draw(st.none() | latents(router))
+    if latent and not plain.has_router:
+        latent = replace(latent, views=None)
     return replace(plain, shared_width=shared_width, latent=latent)
 
 

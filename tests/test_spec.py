@@ -263,7 +263,7 @@ BAD = [
     (lambda: replace(EXPERTS, width=-1), "width is -1"),
     (lambda: replace(EXPERTS, shared_width=0), "shared_width is 0: give a positive integer"),
     (lambda: replace(EXPERTS, latent=8), "latent is 8: give a Latent"),
-    (lambda: replace(MANY, num_experts=1, top_k=1), "a dense FFN .* has neither a shared expert nor a latent"),
+    (lambda: replace(MANY, num_experts=1, top_k=1), "one expert .* has no router to mix its views"),
     (lambda: replace(LATENT, width=0), "Latent.width is 0"),
     (lambda: replace(LATENT, views=2), "views is 2: give a Views"),
     (lambda: replace(LATENT.views, num_views=1), "num_views is 1: give 2 or more"),

@@ -18,10 +18,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
+from smelt.errors import BadInput
 from smelt.model.attention import Attention, Context, context
 from smelt.model.experts import Experts
 from smelt.model.initialisation import drawn, head_std, is_drawn, law
@@ -185,9 +187,25 @@ def _selection(segment: Segment, params: Params, masked: Mapping[str, jax.Array]
     """The layers' biases and allowed experts, stacked; None where the segment has neither."""
     bias_KE = params.get("balance", {}).get(segment.name, {}).get("bias_KE")
     masked_KE = masked.get(segment.name)
+    if masked_KE is not None:
+        _check_masked(segment, masked_KE)
     if bias_KE is None and masked_KE is None:
         return None
     return Selection(bias_KE, None if masked_KE is None else ~masked_KE)
+
+
+def _check_masked(segment: Segment, masked_KE: jax.Array) -> None:
+    """Where the mask is known here (and not traced), it must leave every layer as many experts as a token takes."""
+    wanted = (segment.num_layers, segment.ffn.num_experts)
+    if masked_KE.shape != wanted:
+        raise BadInput(f"masked[{segment.name!r}] has shape {masked_KE.shape}: give {wanted}, True where masked")
+    if isinstance(masked_KE, jax.core.Tracer):
+        return
+    left = int((~np.asarray(masked_KE)).sum(1).min())
+    if left < segment.ffn.top_k:
+        raise BadInput(
+            f"masked[{segment.name!r}] leaves a layer {left} experts, a token takes {segment.ffn.top_k}: mask fewer"
+        )
 
 
 def _run_segment(

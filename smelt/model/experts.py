@@ -53,18 +53,19 @@ class Experts(nn.Module):
             self.param("w_up_EDF", matrix(fan_in=inner), (E, inner, F)),
             self.param("w_down_EFD", matrix(fan_in=F), (E, F, inner)),
         )
-        if routing is None:
-            return dense_ffn(x_ND, *(w_EIO[0] for w_EIO in weights))
-        rows_ND, ids_NC = x_ND, routing.ids_NC
+        rows_ND = x_ND
         if self.latent_width:
             rows_ND = matmul(x_ND, self.param("w_in_DL", matrix(fan_in=D), (D, inner)))
-        if self.num_views > 1:
-            w_views_MDL = self.param("w_views_MDL", matrix(fan_in=D), (self.num_views - 1, D, inner))
-            rows_ND = mixed_views(x_ND, rows_ND, w_views_MDL, routing, context.gamma).reshape(-1, inner)
-            ids_NC = ids_NC.reshape(-1, 1)
-        y_NCD = parallel.dispatch(context.mesh, expert_rows, rows_ND, ids_NC, weights)
-        y_NCD = y_NCD.reshape(*routing.ids_NC.shape, inner)
-        y_ND = weighted(y_NCD, routing)
+        if routing is None:
+            y_ND = dense_ffn(rows_ND, *(w_EIO[0] for w_EIO in weights))
+        else:
+            ids_NC = routing.ids_NC
+            if self.num_views > 1:
+                w_views_MDL = self.param("w_views_MDL", matrix(fan_in=D), (self.num_views - 1, D, inner))
+                rows_ND = mixed_views(x_ND, rows_ND, w_views_MDL, routing, context.gamma).reshape(-1, inner)
+                ids_NC = ids_NC.reshape(-1, 1)
+            y_NCD = parallel.dispatch(context.mesh, expert_rows, rows_ND, ids_NC, weights)
+            y_ND = weighted(y_NCD.reshape(*routing.ids_NC.shape, inner), routing)
         if self.latent_width:
             y_ND = matmul(y_ND, self.param("w_out_LD", matrix(fan_in=inner), (inner, D)))
         if self.shared_width:

@@ -35,6 +35,9 @@ from smelt.model.initialisation import matrix
 from smelt.model.matmul import matmul
 from smelt.spec import Fusion, Views
 
+# Scores that all underflow give weights of 0 instead of 0/0; it is below the last bit of any sum above 2e-8.
+TINY = 1e-15
+
 
 class Routing(NamedTuple):
     """What a router hands to the experts and to the loss. A router of one's own returns this too.
@@ -131,20 +134,23 @@ def route_sigmoid(
     selection: Selection = Selection(),  # noqa: B008
 ) -> Routing:
     """Sigmoid routing of the logits of R heads."""
-    fused_NE = fuse(jax.nn.sigmoid(logits_NRE), fusion)
+    fused_NE = fuse(logits_NRE, fusion)
     preference_NE = fused_NE if selection.bias_E is None else fused_NE + selection.bias_E
     if selection.allowed_E is not None:
         preference_NE = jnp.where(selection.allowed_E, preference_NE, -jnp.inf)
     ids_NC, chosen_NE, load_E = choose(preference_NE, top_k)
     gates_NE = jnp.where(chosen_NE, fused_NE, 0)
-    weights_NE = gates_NE / gates_NE.sum(-1, keepdims=True)
+    weights_NE = gates_NE / (gates_NE.sum(-1, keepdims=True) + TINY)
     load_balance = load_balance_loss(load_E, fused_NE / fused_NE.sum(-1, keepdims=True))
     z_loss = (jax.nn.logsumexp(logits_NRE, axis=-1) ** 2).mean()
     return Routing(weights_NE, ids_NC, load_E, load_balance, z_loss)
 
 
-def fuse(scores_NRE: Float[Array, "N R E"], fusion: Fusion) -> Float[Array, "N E"]:
-    """The scores of all heads as one."""
+def fuse(logits_NRE: Float[Array, "N R E"], fusion: Fusion) -> Float[Array, "N E"]:
+    """The sigmoid scores of all heads as one; the geometric mean by logarithms, which have a slope at a score of 0."""
+    if fusion == "geometric_mean":
+        return jnp.exp(jax.nn.log_sigmoid(logits_NRE).mean(1))
+    scores_NRE = jax.nn.sigmoid(logits_NRE)
     match fusion:
         case "sum":
             return scores_NRE.sum(1)
@@ -152,8 +158,6 @@ def fuse(scores_NRE: Float[Array, "N R E"], fusion: Fusion) -> Float[Array, "N E
             return scores_NRE.max(1)
         case "product":
             return scores_NRE.prod(1)
-        case "geometric_mean":
-            return jnp.exp(jnp.log(scores_NRE).mean(1))
 
 
 def choose(

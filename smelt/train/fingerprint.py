@@ -26,6 +26,7 @@ DECIDES_A_RESULT = (
     "train/schedule.py",
     "train/step.py",
     "train/evaluate.py",
+    "train/forks.py",
     "train/run.py",
 )
 

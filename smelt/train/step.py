@@ -174,4 +174,7 @@ def shape_key(arch: ArchSpec, optim: OptimSpec, data: DataSpec) -> tuple[Any, ..
 
 def _baked(optim: OptimSpec) -> OptimSpec:
     """The fields that the program depends on; the schedule, which is an argument, is set to one value."""
-    return dataclasses.replace(optim, peak_lr=1.0, schedule="wsd", warmup_frac=0.0, decay_frac=0.0, final_frac=0.0)
+    without_steps = dataclasses.replace(optim, warmup_steps=None, decay_steps=None)
+    return dataclasses.replace(
+        without_steps, peak_lr=1.0, schedule="wsd", warmup_frac=0.0, decay_frac=0.0, final_frac=0.0
+    )

@@ -10,6 +10,7 @@ import pytest
 from shapes import ARCHITECTURES, windows
 
 from smelt import model
+from smelt.errors import BadInput
 from smelt.spec import ArchSpec
 
 MASKED = ("loop_middle", "foil", "multi_router", "foil_multi_view")
@@ -145,3 +146,15 @@ def test_no_gradient_reaches_a_masked_expert():
         moved = np.asarray((experts[name] != 0).any((-1, -2)))
         assert not moved[np.asarray(masked["loop"])].any()
         assert moved.any()
+
+
+def test_a_mask_that_leaves_too_few_experts_or_has_another_shape_is_refused():
+    arch = ARCHITECTURES["loop_middle"]
+    for masked_KE, words in (
+        (np.asarray([[True, True, True, False]]), "leaves a layer 1"),
+        (np.zeros(4, bool), "shape"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            model.apply(
+                arch, params_of("loop_middle"), TOKENS, SEGMENTS, confine_attention=True, masked={"loop": masked_KE}
+            )

@@ -145,3 +145,15 @@ def test_no_gradient_no_decay_and_no_moment_touches_the_biases():
         lambda params: model.losses(MULTI_VIEW, params, tokens_BU, tokens_BU * 0, confine_attention=False)[0]
     )(params)
     assert not jnp.any(gradient["balance"]["loop"]["bias_KE"])
+
+
+@pytest.mark.parametrize("fusion", FUSED)
+def test_scores_that_underflow_give_finite_weights_and_gradients(fusion: str):
+    logits_NRE = jnp.full((2, 2, 4), -200.0)
+
+    def weight(logits_NRE):
+        return routing.route_sigmoid(logits_NRE, 2, fusion).weights_NE.sum()
+
+    value, slope = jax.value_and_grad(weight)(logits_NRE)
+    assert jnp.isfinite(value)
+    assert jnp.isfinite(slope).all()
