@@ -20,6 +20,7 @@ shard, U = n C choices of a shard, M rows of a buffer, S shards that send.
 """
 
 import math
+import os
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -71,7 +72,8 @@ def dispatch(
     weights: arrays that lead with E. compute(x_ND, ids_NC, *weights) -> y_NCD does the same for the experts whose
     weights it is given, numbered from 0; an id equal to their number is no expert and gives zeros. It takes all its
     arrays as arguments, and treats rows alike: they reach it in another order, among padding. A mesh of one device, or
-    none, calls `compute` at once. strategy: where None, the ragged exchange on GPU and TPU, else the padded one.
+    none, calls `compute` at once. strategy: where None, what SMELT_EXCHANGE in the environment says, else the ragged
+    exchange on GPU and TPU and the padded one elsewhere.
     """
     if mesh is None or mesh.size == 1:
         return compute(x_ND, ids_NC, *weights)
@@ -79,8 +81,7 @@ def dispatch(
     experts_of_shard = -(-num_experts // num_shards)
     nobody = experts_of_shard * num_shards
     ids_NC = jnp.where(ids_NC < num_experts, ids_NC, nobody)
-    if strategy is None:
-        strategy = "ragged" if jax.default_backend() in ("gpu", "tpu") else "padded"
+    strategy = strategy or _strategy()
     over_all = PartitionSpec(AXES)
     on_shards = jax.shard_map(
         partial(_on_shard, compute, num_shards, experts_of_shard, strategy),
@@ -95,6 +96,13 @@ def dispatch(
         tuple(_lengthened(weight, nobody, 0) for weight in weights),
     )
     return y_NCD[:num_rows]
+
+
+def _strategy() -> Strategy:
+    asked = os.environ.get("SMELT_EXCHANGE")
+    if asked and asked not in Strategy.__args__:
+        raise BadInput(f"SMELT_EXCHANGE is {asked!r}: give one of {', '.join(Strategy.__args__)}, or leave it out")
+    return asked or ("ragged" if jax.default_backend() in ("gpu", "tpu") else "padded")
 
 
 def room_of_a_pair(num_rows: int, num_choices: int, num_shards: int) -> int:

@@ -193,7 +193,8 @@ def work(experiment_path: str, run_ids: list[str], asked: Spread = Spread()) -> 
         try:
             follow(trunk_id, queue.pop(trunk_id))
         except folders.Lost:
-            continue
+            if many:
+                raise
         except Stopped:
             return EXIT_RESUMABLE
     parallel.text_from_first("")
