@@ -45,8 +45,8 @@ def compare(
         raise BadInput(f"--to names {len(to)} for {len(sides)} sides: give one for all, or one each")
     found = []
     for a, b in zip(sides, to * len(sides) if len(to) == 1 else to, strict=True):
-        reference = _side(b)
-        found.append(comparing.compare_sides(_side(a), reference, seed_spread(reference.all_rows)))
+        side, reference = _side(a), _side(b)
+        found.append(comparing.compare_sides(side, reference, seed_spread(reference.all_rows)))
     if json:
         print_json(found[0] if len(found) == 1 else {"comparisons": found})
         return EXIT_DONE
