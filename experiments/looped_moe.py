@@ -11,7 +11,7 @@ Varies      {dense, looped_dense, moe, looped_moe} x four widths x three budgets
             largest budget; two more seeds of the dense reference at two cells.
 Held equal  Executed active parameters with embedding and head, exactly. Stored parameters differ.
 Fixed       corpus `builtin` (bytes), context 128 with attention confined to a document, 512 tokens a step, muP with
-            base width 16 and one rate for all widths (its optimum there by mup_rates' prediction), 8 experts top-2, an
+            base width 16 and one rate for all widths (2^-6, half the optimum that mup_rates found), 8 experts top-2, an
             expert half as wide as the dense FFN, no gains, AdamW, WSD.
 Found       The whole of the order does not hold. At 8e10 FLOPs the means over four sizes are moe 2.559, dense 2.559,
             looped_moe 2.573, looped_dense 2.621 nats: Looped-MoE lies above Base there and at 4e10, below it at 2e10
