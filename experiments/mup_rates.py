@@ -9,8 +9,8 @@ Prediction  Under muP the optimum, by a parabola in log2 of the rate, moves by l
             want their rate kept. At its own best rate no arm is better by more than two seed spreads at width 16,
             where both are the same model. Written before the first run.
 Varies      width (16, 32, 64, 128) x peak rate (2^-9 to 2^-4, factors of 2) x {muP with base width 16, standard}; two
-            seeds at widths 16 and 32, one above. 2^-3 was added up to width 64, where the first rates ended at or beside
-            the optimum.
+            seeds at widths 16 and 32, one above. 2^-3 was added up to width 64, where the first rates ended at or
+            beside the optimum.
 Held equal  Tokens and steps within a width and across widths; nothing else.
 Fixed       Looped-MoE with two layers passed twice, 8 experts top-2, heads 8 wide, attention over d_k, in both arms;
             corpus `builtin` (bytes), context 128, 512 tokens a step, 200 steps, AdamW, WSD.
