@@ -56,7 +56,8 @@ def mesh(data: int, expert: int, devices: Sequence[Any] | None = None) -> Mesh:
             "give a smaller mesh"
         )
     # Auto axes: with explicit ones, embedding look-ups and sorts of sharded arrays are refused.
-    return jax.make_mesh((data, expert), AXES, (AxisType.Auto,) * 2, devices=devices[: data * expert])
+    auto = (AxisType.Auto,) * 2
+    return jax.make_mesh((data, expert), AXES, axis_types=auto, devices=devices[: data * expert])
 
 
 def dispatch(

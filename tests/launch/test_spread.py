@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from smelt.errors import EXIT_DONE, EXIT_RESUMABLE, BadInput
+from smelt.cli import main
+from smelt.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_RESUMABLE, BadInput
 from smelt.launch.spread import Hosts, Spread, spread
 from tests.conftest import PULSE
 
@@ -54,6 +55,19 @@ def test_words_that_say_nothing_are_refused_by_name(words, why):
         spread(*words)
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--mesh", "data=2", "--workers", "2"), "a mesh is one worker"),
+        (("--accumulate", "3"), "--accumulate 3 does not divide a batch of 4"),
+        (("--mesh", "two"), "--mesh 'two'"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_trains(words, why, workplace, capsys):
+    assert main(["run", str(workplace(PULSE)), *words]) == EXIT_BAD_INPUT
+    assert why in capsys.readouterr().err
+
+
 def free_port() -> int:
     with socket.socket() as one:
         one.bind(("localhost", 0))
@@ -80,12 +94,12 @@ def smelt(workplace, tmp_path):
 
 def on_two_hosts(smelt, pulse: str) -> list[subprocess.Popen]:
     port = free_port()
-    words = [("--mesh", "data=2,expert=2", "--hosts", f"localhost:{port},2,{index}") for index in (0, 1)]
-    return [smelt(pulse, f"host{index}", *words[index]) for index in (0, 1)]
+    spread = ("--accumulate", "2", "--mesh", "data=2,expert=2")
+    return [smelt(pulse, f"host{index}", *spread, "--hosts", f"localhost:{port},2,{index}") for index in (0, 1)]
 
 
 def test_two_processes_train_the_run_of_one_and_the_first_alone_writes(smelt, tmp_path):
-    for process in [*on_two_hosts(smelt, PULSE), smelt(PULSE, "alone", "--workers", "1")]:
+    for process in [*on_two_hosts(smelt, PULSE), smelt(PULSE, "alone", "--workers", "1", "--accumulate", "2")]:
         out, err = process.communicate(timeout=300)
         assert process.returncode == EXIT_DONE, out + err
 
@@ -93,7 +107,7 @@ def test_two_processes_train_the_run_of_one_and_the_first_alone_writes(smelt, tm
         (found,) = (tmp_path / runs).glob("*/*/row.json")
         return json.loads(found.read_text())
 
-    assert row("host0")["device"].endswith("(data=2, expert=2)")
+    assert row("host0")["device"].endswith("(data=2, expert=2, accumulate=2)")
     assert row("host0")["run_id"] == row("alone")["run_id"]
     # Float32, in another order of sums, carried along by training.
     assert row("host0")["val_loss_nats"] == pytest.approx(row("alone")["val_loss_nats"], abs=1e-4)
