@@ -17,7 +17,7 @@ Found       Means over three pairs, in nats, with standard errors and in seed sp
             errors by the spread): just past the predicted two by the first measure, not by the steadier one. All four
             lie above the baseline, as predicted: loop_middle +0.024, foil +0.033, foil_multi_view +0.043,
             loop_middle_untied +0.045. SMELT's two above Foil's two is not so: +0.035 against +0.038 in the mean.
-            fits/combinations.csv; 5.9 CPU-minutes.
+            fits/combinations.csv; 4.5 CPU-minutes.
 """
 
 from dataclasses import replace
