@@ -8,7 +8,7 @@ Prediction  It is: loop_middle needs more compute, the saving at the largest bud
             a trunk share their luck, so that the interval comes out wider than the quickstart's (54 points) although
             twice as many rows are fitted. The gap in loss shrinks with the horizon, for the deeper model catches up.
             Written before the first run of this grid (a draft of five sizes and two seeds was stopped after eight
-            runs, unread: what is drawn as one is a size, so that ten sizes tell more).
+            runs, whose losses in progress alone were seen: what is drawn as one is a size, so that ten tell more).
 Varies      size (ten) x the step at which the trunk is left (150, 300, 600, 1000) x {baseline, loop_middle}.
 Held equal  FLOPs per token (smelt's model FLOPs, head included), non-embedding parameters, KV cache, within 1 %.
 Fixed       corpus `builtin` (bytes), context 128 with attention confined to a document, 512 tokens a step, the

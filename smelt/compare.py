@@ -11,9 +11,12 @@ The mean over the pairs of two groups has two errors: of the pairs' scatter (the
 documents, which all pairs share and whose mean differences are taken before the error is. They are added in squares;
 the scatter holds a little of the second, so the sum is on the large side.
 
+Pairs whose runs were decayed from one trunk (`smelt.trunk`) scatter as one.
+
 Where the run folders are not at hand the committed rows are compared: their losses, without an error over documents.
 """
 
+import json
 import math
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -24,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from smelt import ledger
+from smelt.analysis import trunks
 from smelt.errors import BadInput
 from smelt.ledger import Row
 from smelt.train.evaluate import DocumentLosses, load
@@ -201,7 +205,7 @@ def compare_sides(a: Side, b: Side, spread: Mapping[str, Any]) -> dict[str, Any]
         "a": a.label,
         "b": b.label,
         "pairs": found,
-        "mean": mean_difference(differences, spread["sd"]),
+        "mean": mean_difference(differences, spread["sd"], trunks([row_a for row_a, _ in matched])),
         "seed_spread_nats": spread["sd"],
         "seed_spread_degrees_of_freedom": spread["degrees_of_freedom"],
     }
@@ -226,12 +230,15 @@ def as_row(row_a: Row, row_b: Row, difference: Difference, spread: float | None)
     }
 
 
-def mean_difference(found: Sequence[Difference], spread: float | None) -> dict[str, Any]:
-    """Mean over pairs. `standard_error_nats` adds in squares the errors of the pairs' scatter (None with one pair) and
-    of the documents (None where a pair has none, or pairs were evaluated on different ones)."""
-    values = np.array([difference.difference_nats for difference in found])
-    mean, count = float(values.mean()), len(values)
-    over_pairs = float(values.std(ddof=1) / math.sqrt(count)) if count > 1 else None
+def mean_difference(found: Sequence[Difference], spread: float | None, units: Sequence[str]) -> dict[str, Any]:
+    """Mean over pairs. `standard_error_nats` adds in squares the errors of the pairs' scatter (None with one unit) and
+    of the documents (None where a pair has none, or pairs were evaluated on different ones).
+
+    units: a label a pair; pairs of one label share their luck and scatter as one, as those of one trunk do."""
+    values, labels = np.array([difference.difference_nats for difference in found]), np.array(units)
+    mean = float(values.mean())
+    apart = np.array([values[labels == label].mean() for label in np.unique(labels)])
+    over_pairs = float(apart.std(ddof=1) / math.sqrt(len(apart))) if len(apart) > 1 else None
     over_documents = _standard_error(_mean_documents([difference.documents for difference in found]))
     known = [error for error in (over_pairs, over_documents) if error is not None]
     error = math.hypot(*known) if known else None
@@ -242,7 +249,8 @@ def mean_difference(found: Sequence[Difference], spread: float | None) -> dict[s
         "standard_error_over_documents_nats": over_documents,
         "standard_errors": mean / error if error else None,
         "seed_spreads": mean / spread if spread else None,
-        "num_pairs": count,
+        "num_pairs": len(values),
+        "num_units": len(apart),
     }
 
 
@@ -273,11 +281,18 @@ def moved_table(rows: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[list[str],
     return list(columns), [list(cells) for cells in zip(*columns.values(), strict=True)] or [[] for _ in rows], others
 
 
+def _part(name: str, part: Any) -> str:
+    """A part of an architecture for people; own parts by the names of their classes."""
+    if part is None:
+        return "none"
+    return ", ".join(own["name"] for own in json.loads(part)) if name == "arch.own" else str(part)
+
+
 def _moved_cell(name: str, values: Sequence[Sequence[Any] | None]) -> str:
     if not any(values):
         return "="
     if name not in AMOUNTS and all(value == values[0] for value in values):
-        of_a, of_b = (("none" if part is None else str(part)) for part in values[0] or ())
+        of_a, of_b = (_part(name, part) for part in values[0] or ())
         return f"{of_b} -> {of_a}"
     if name in PARTS:
         return "differs"

@@ -94,19 +94,28 @@ def _difference(value, sums=None):
 
 
 def test_the_mean_over_pairs_has_the_error_of_their_scatter():
-    mean = compare.mean_difference([_difference(value) for value in (0.01, 0.02, 0.03)], 0.004)
+    mean = compare.mean_difference([_difference(value) for value in (0.01, 0.02, 0.03)], 0.004, ["a", "b", "c"])
     assert mean["difference_nats"] == pytest.approx(0.02)
     assert mean["standard_error_nats"] == pytest.approx(0.01 / 3**0.5)
     assert (mean["seed_spreads"], mean["num_pairs"]) == (pytest.approx(5.0), 3)
-    alone = compare.mean_difference([_difference(0.01)], None)
+    alone = compare.mean_difference([_difference(0.01)], None, ["a"])
     assert (alone["standard_error_nats"], alone["standard_errors"], alone["seed_spreads"]) == (None, None, None)
+
+
+def test_pairs_of_one_trunk_scatter_as_one():
+    pairs = [_difference(value) for value in (0.01, 0.03, 0.05, 0.07)]
+    apart, joined = (compare.mean_difference(pairs, None, list(units)) for units in ("abcd", "aabb"))
+    assert joined["difference_nats"] == apart["difference_nats"] == pytest.approx(0.04)
+    assert joined["standard_error_nats"] == pytest.approx(0.02)  # means 0.02 and 0.06
+    assert (joined["num_pairs"], joined["num_units"]) == (4, 2)
+    assert compare.mean_difference(pairs, None, ["a"] * 4)["standard_error_nats"] is None
 
 
 def test_the_mean_over_pairs_has_the_error_of_the_documents_that_they_share():
     """By hand: documents of 10, 30 and 20 tokens whose mean differences are 1, 3 and 5 nats: 9/60 a token, residuals
     -0.5, -1.5 and 2."""
     pairs = [_difference(0.1, [0.0, 2.0, 6.0]), _difference(0.2, [2.0, 4.0, 4.0])]
-    mean = compare.mean_difference(pairs, None)
+    mean = compare.mean_difference(pairs, None, ["a", "b"])
     over_documents = (1.5 * (0.5**2 + 1.5**2 + 2.0**2)) ** 0.5 / 60
     assert mean["standard_error_over_documents_nats"] == pytest.approx(over_documents)
     assert mean["standard_error_over_pairs_nats"] == pytest.approx(0.05)
@@ -116,7 +125,7 @@ def test_the_mean_over_pairs_has_the_error_of_the_documents_that_they_share():
 def test_pairs_of_other_documents_have_no_error_over_documents_in_the_mean():
     others = _difference(0.2, [2.0, 4.0, 4.0])
     others.documents["prose"] = (others.documents["prose"][0], np.array([10, 20, 30]))
-    mean = compare.mean_difference([_difference(0.1, [0.0, 2.0, 6.0]), others], None)
+    mean = compare.mean_difference([_difference(0.1, [0.0, 2.0, 6.0]), others], None, ["a", "b"])
     assert mean["standard_error_over_documents_nats"] is None
     assert mean["standard_error_nats"] == pytest.approx(0.05)
 

@@ -111,7 +111,8 @@ def _compare_notes(found: list[dict[str, Any]], others: list[str]) -> list[str]:
     lines = ["Negative: A is better. Amounts are what A has more than B; counts and parts read B -> A."]
     means = [item["mean"] for item in found]
     if any(mean["num_pairs"] > 1 for mean in means):
-        lines.append("s.e. of a mean: over its pairs and over documents, added in squares.")
+        shared = ", those of one trunk as one" if any(m["num_units"] < m["num_pairs"] for m in means) else ""
+        lines.append(f"s.e. of a mean: over its pairs{shared} and over documents, added in squares.")
     if all(mean["standard_error_over_documents_nats"] is None for mean in means):
         lines.append("No error over documents: the run folders, or more than one document, are not at hand.")
     for item in {item["seed_spread_nats"]: item for item in found}.values():
