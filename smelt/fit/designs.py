@@ -26,6 +26,9 @@ DECAY_FRAC = 0.1
 SIZE_COLUMNS = ("flops_per_token", "num_params")
 
 
+MOST_OF_A_KIND = 1000  # sizes of a budget, or seeds: no grid has more, and a matrix over the rows must fit in memory
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
     """A grid in words, the same for every group.
@@ -54,8 +57,8 @@ class Design:
             raise BadInput(f"budgets_flops are {self.budgets_flops}; give two or more, smallest first")
         for name, least in (("num_sizes", 2), ("seeds", 1)):
             value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise BadInput(f"{name} is {value}; give a whole number of at least {least}")
+            if type(value) is not int or not least <= value <= MOST_OF_A_KIND:
+                raise BadInput(f"{name} is {value}; give a whole number from {least} to {MOST_OF_A_KIND}")
         if not (math.isfinite(self.span) and self.span > 1):
             raise BadInput(f"span is {self.span}; give the largest over the smallest size, above 1, such as 8")
         if not (math.isfinite(self.centre) and self.centre > 0):

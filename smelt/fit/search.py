@@ -14,7 +14,7 @@ import numpy as np
 
 from smelt.errors import BadInput
 from smelt.fit import laws
-from smelt.fit.designs import DECAY_FRAC, KINDS, Design, ground, layout, price
+from smelt.fit.designs import DECAY_FRAC, KINDS, MOST_OF_A_KIND, Design, ground, layout, price
 from smelt.fit.noise import Noise
 from smelt.fit.planning import (
     MAX_EXTRAPOLATION,
@@ -93,6 +93,7 @@ def cheapest(
     fitting = fitting_of(base, noise, at_flops, saving, groups, objective, delta)
     known, size = quantities(base, at_flops), len(base.law.parameters)
     _check_search(known.values, wanted, groups, budget_flops, smallest_budget_flops, max_extrapolation)
+    _check_tried(num_budgets=(num_budgets, 2), num_sizes=(num_sizes, 2), seeds=(seeds, 1))
     target = base.worth(saving)
     gain_of = gain_error(base, target, at_flops)
     tops = at_flops / np.geomspace(1.0, max_extrapolation, 1 + round(SCALES_A_DECADE * math.log10(max_extrapolation)))
@@ -176,6 +177,12 @@ def _check_search(
             raise BadInput(f"the wanted width of {name} is {width}; give a number above 0")
         if groups == 1 and name in COMPARED:
             raise BadInput(f"{name} compares two groups; give groups 2")
+
+
+def _check_tried(**tried: tuple[Sequence[int], int]) -> None:
+    for name, (values, least) in tried.items():
+        if not values or any(type(value) is not int or not least <= value <= MOST_OF_A_KIND for value in values):
+            raise BadInput(f"{name} is {tuple(values)}; give whole numbers from {least} to {MOST_OF_A_KIND}")
 
 
 def _unpaid(least: float, budget_flops: float, at_flops: float, smallest_budget_flops: float) -> str:

@@ -278,6 +278,7 @@ def test_intervals_of_fits_are_as_wide_as_planned():
         (lambda: dataclasses.replace(GRID, kind="random"), r"'random'; choose one of isoflop, branches"),
         (lambda: dataclasses.replace(GRID, budgets_flops=(2e18, 1e18)), r"smallest first"),
         (lambda: dataclasses.replace(GRID, num_sizes=1), r"num_sizes is 1"),
+        (lambda: dataclasses.replace(GRID, num_sizes=10**6), r"num_sizes is 1000000; give a whole number from 2 to"),
         (lambda: dataclasses.replace(GRID, seeds=0), r"seeds is 0"),
         (lambda: dataclasses.replace(GRID, span=1.0), r"span is 1.0"),
         (lambda: dataclasses.replace(GRID, centre=0.0), r"centre is 0.0"),
