@@ -2,8 +2,9 @@
 what they exchange.
 
 `python -m benchmarks.parallel [--only NAME ...]` prints markdown. Differences are the largest over all leaves, and over
-routers as they are drawn and such as send every token to one device; `update` is of the parameters after two steps.
-Volumes are read from compiled programs and from the choices of the untrained router.
+routers as they are drawn and such as send every token to one device: `loss` of all that is logged of two steps,
+`gradient` of the first one's, `update` of the parameters after both. Volumes are read from compiled programs and from
+the choices of the untrained router.
 """
 
 import argparse
