@@ -211,6 +211,8 @@ def _matched(
 
 
 def _within(found: "match.Match", bound: float) -> "match.Match":
+    if not isinstance(found, match.Match):
+        raise BadInput(f"the matcher gives a {type(found).__name__}: return what smelt.match.match gives, a Match")
     if not found.within(bound):
         raise BadInput(found.reason or f"the matcher's best is {found.worst:.2%} off, the grid's bound is {bound:.2%}")
     return found
@@ -352,7 +354,7 @@ def branches(
     if (num_tokens is None) == (fork_steps is None):
         raise BadInput("branches want one of num_tokens (at the end of a run) and fork_steps (where its decay begins)")
     horizons = num_tokens if fork_steps is None else fork_steps
-    _check_listed(horizons=horizons)
+    _check_listed(**{"num_tokens" if fork_steps is None else "fork_steps": horizons})
     for horizon in horizons:
         _check_amount("horizon", "tokens" if fork_steps is None else "steps", horizon)
     archs = _matched(ladder, variants, matcher, bound)

@@ -453,6 +453,10 @@ class OptimSpec:
         _number(self, "weight_decay", 0.0, 10.0)
         _number(self, "clip_norm", 0.0, 1e6, low_open=True)
         _require(
+            self.schedule == "wsd" or self.decay_steps is None,
+            f"decay_steps is {self.decay_steps}: the cosine schedule decays throughout, leave it out",
+        )
+        _require(
             self.schedule == "wsd" or self.decay_frac == 1.0,
             f"decay_frac is {self.decay_frac}: the cosine schedule decays throughout, give 1.0",
         )

@@ -104,12 +104,16 @@ def untie_attention(arch: ArchSpec) -> ArchSpec:
 def latent_moe(arch: ArchSpec, *, width: int, shared_width: int) -> ArchSpec:
     """LatentMoE (arXiv 2601.18089): the routed experts work on a projection of `width`, beside one shared expert of
     `shared_width` on the full one. Their number and width stay as they are."""
+    if arch.ffn.latent is not None:
+        raise BadInput("latent_moe wants experts on the whole width, these have a latent already: apply it first")
     return replace(arch, ffn=replace(arch.ffn, latent=Latent(width=width), shared_width=shared_width))
 
 
 def sigmoid_router(arch: ArchSpec, *, bias_rate: float = 0.001) -> ArchSpec:
     """One sigmoid head, gates renormalised over the chosen, balanced by a selection bias instead of a loss
     (DeepSeek-V3, whose rate is the default)."""
+    if arch.router.sigmoid is not None:
+        raise BadInput("sigmoid_router wants a softmax router, this one has sigmoid heads already: apply it first")
     scores = SigmoidScores(num_heads=1, fusion="sum", bias_rate=bias_rate)
     return replace(arch, router=Router(load_balance_coef=0.0, z_loss_coef=0.0, sigmoid=scores))
 

@@ -166,7 +166,7 @@ def test_an_isoflop_grid_whose_warm_up_is_in_steps_decays_one_trunk_a_size():
     [
         ({"num_tokens": (1e6,)}, "one of num_tokens .* and fork_steps"),
         ({"fork_steps": None}, "one of num_tokens .* and fork_steps"),
-        ({"fork_steps": ()}, "horizons is \\(\\)"),
+        ({"fork_steps": ()}, "fork_steps is \\(\\)"),
         ({"fork_steps": (20, 20)}, "are the same run"),
         ({"fork_steps": (20.5,)}, "has 20.5: give whole steps"),
         ({"fork_steps": (-20,)}, "-20 is no positive number of steps"),

@@ -13,11 +13,16 @@ from smelt import model, papers, variants
 from smelt.errors import BadInput
 from smelt.experiment import ROOT
 from smelt.files import write_json
-from smelt.spec import FFN, DataSpec, RunSpec, to_dict
+from smelt.spec import FFN, ArchSpec, DataSpec, RunSpec, to_dict
 from smelt.train import checkpoint, step
 from smelt.upcycle import begin, upcycle
 from tests.conftest import OPTIM, architecture
 from tests.test_spec import Sinks
+
+
+def _unbiased(arch: ArchSpec) -> ArchSpec:
+    return replace(arch, router=replace(arch.router, sigmoid=replace(arch.router.sigmoid, bias_rate=0.0)))
+
 
 ONE_HEAD = variants.sigmoid_router(
     variants.latent_moe(architecture(8, num_layers=1), width=6, shared_width=8), bias_rate=0.01
@@ -131,7 +136,7 @@ BAD = [
     ),
     ((ONE_HEAD, heads(2), 1.5), "spread is 1.5: give a share of the heads' weights, 0 to 1"),
     (
-        (ONE_HEAD, variants.multi_router(variants.sigmoid_router(ONE_HEAD, bias_rate=0.0)), 0.1),
+        (ONE_HEAD, variants.multi_router(_unbiased(ONE_HEAD)), 0.1),
         "to_arch has bias_rate 0, which leaves out the trained selection biases",
     ),
     ((replace(ONE_HEAD, own=(Sinks(num_sinks=1),)), heads(2), 0.0), "parts of one's own cannot be upcycled"),

@@ -125,6 +125,11 @@ def test_mup_moves_no_count(arch, base_width):
 
 BAD = [
     (lambda: variants.multi_router(SMELT), "multi_router wants a sigmoid router: apply sigmoid_router first"),
+    (lambda: variants.sigmoid_router(SIGMOID), "this one has sigmoid heads already: apply it first"),
+    (
+        lambda: variants.latent_moe(variants.latent_moe(SMELT, width=8, shared_width=8), width=4, shared_width=8),
+        "these have a latent already: apply it first",
+    ),
     (lambda: variants.multi_view(SIGMOID), "multi_view wants several sigmoid heads and a latent"),
     (lambda: variants.multi_view(variants.latent_moe(SIGMOID, width=9, shared_width=9)), "wants several sigmoid heads"),
     (lambda: variants.multi_view(variants.multi_router(SIGMOID)), "and a latent: apply latent_moe"),

@@ -269,6 +269,9 @@ def run(
             f"a worker ended before its runs did: see {experiment.folder}/worker-*.log (empty where the disk is full "
             "or the system killed it), then run the same command again"
         )
+    if code == EXIT_DONE and summary["left"] and limit is None:
+        say(f"{summary['left']} runs are being trained by another process: the same command again takes what it leaves")
+        code = EXIT_RESUMABLE
     if untried:
         say(f"{len(untried)} runs that failed before were not tried again: --retry-failed trains them")
         code = code or EXIT_FAILED

@@ -166,8 +166,12 @@ def apply(
     """Logits for the token that follows each position. Equal segment ids mark one packed document.
 
     gamma: how far the further views have been ramped up, 0 to 1. mesh: the devices that experts are spread over, None
-    for one. masked: segment -> the experts of each layer that no token may take, for probes.
+    for one. masked: segment -> the experts of each layer that no token may take, for probes; it must leave every layer
+    as many as a token takes, which is checked where the mask is an array and not an argument of a jitted function.
     """
+    if unknown := sorted(set(masked or {}) - {segment.name for segment in arch.segments}):
+        known = ", ".join(segment.name for segment in arch.segments)
+        raise BadInput(f"masked names {unknown[0]!r}, which this architecture has not: give some of {known}")
     look = context(segments_BT, confine_attention=confine_attention, gamma=gamma, mesh=mesh)
     w_VD = params["embedding"]["w_VD"]
     x_BTD = w_VD[tokens_BT]
@@ -197,8 +201,12 @@ def _selection(segment: Segment, params: Params, masked: Mapping[str, jax.Array]
 def _check_masked(segment: Segment, masked_KE: jax.Array) -> None:
     """Where the mask is known here (and not traced), it must leave every layer as many experts as a token takes."""
     wanted = (segment.num_layers, segment.ffn.num_experts)
-    if masked_KE.shape != wanted:
-        raise BadInput(f"masked[{segment.name!r}] has shape {masked_KE.shape}: give {wanted}, True where masked")
+    shape, kind = getattr(masked_KE, "shape", None), getattr(masked_KE, "dtype", None)
+    if shape != wanted or kind != np.dtype(bool):
+        raise BadInput(
+            f"masked[{segment.name!r}] has shape {shape} and kind {kind}: give booleans of shape {wanted}, "
+            "True where masked"
+        )
     if isinstance(masked_KE, jax.core.Tracer):
         return
     left = int((~np.asarray(masked_KE)).sum(1).min())

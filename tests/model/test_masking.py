@@ -158,3 +158,15 @@ def test_a_mask_that_leaves_too_few_experts_or_has_another_shape_is_refused():
             model.apply(
                 arch, params_of("loop_middle"), TOKENS, SEGMENTS, confine_attention=True, masked={"loop": masked_KE}
             )
+
+
+def test_a_mask_of_a_segment_that_is_not_there_is_refused():
+    with pytest.raises(BadInput, match="'lop', which this architecture has not: give some of loop"):
+        model.apply(
+            ARCHITECTURES["baseline"],
+            params_of("baseline"),
+            TOKENS,
+            SEGMENTS,
+            confine_attention=True,
+            masked={"lop": np.zeros((2, 4), bool)},
+        )
