@@ -211,6 +211,9 @@ def run(
     for cell in grid.cells:
         if cell.run.data.batch_seqs % accumulate:
             raise BadInput(f"--accumulate {accumulate} does not divide a batch of {cell.run.data.batch_seqs} sequences")
+    most = max(segment.ffn.num_experts for cell in grid.cells for segment in cell.run.arch.segments)
+    if asked.mesh and asked.mesh[1] > most:
+        raise BadInput(f"--mesh {mesh}: no layer has more than {most} experts to spread, give expert={most} or fewer")
     if asked.follows:  # the first host knows what is missing
         return _train(experiment, grid.cells, None, quiet=True, asked=asked)
 

@@ -1,4 +1,8 @@
-"""An architecture and a mesh -> what two training steps leave: losses, gradients, updated parameters, on the host."""
+"""An architecture and a mesh -> what two training steps leave: losses, gradients, updated parameters, on the host; and
+that this is what they leave on one device.
+
+The architectures are two files of tests, by their routers, so that two processes share them.
+"""
 
 from dataclasses import replace
 from functools import cache
@@ -7,8 +11,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from smelt import parallel
+from smelt.model import decoder
 from smelt.spec import ArchSpec, DataSpec
 from smelt.train import step as steps
 from tests.conftest import OPTIM
@@ -77,3 +83,20 @@ def largest_difference(one: Any, other: Any) -> float:
     differences = jax.tree.map(lambda a, b: float(np.max(np.abs(a - b), initial=0.0)), one, other)
     largest = max(jax.tree.leaves(differences), default=0.0)
     return largest if np.isfinite(largest) else np.inf
+
+
+def assert_meshes_leave_what_one_device_does(arch: ArchSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float64, for routers as they are drawn and such as send every token to one device and none to another: on 4 x 2
+    devices, over whose expert axis most numbers of experts divide; and on 2 x 3, over whose axes neither experts nor
+    windows do, with layers scanned and recomputed as deep models are."""
+    routers = (False, True)
+    alone = program(arch, None)
+    oracles = [left_by(alone, arch, all_to_the_first) for all_to_the_first in routers]
+    if "max_load" in oracles[1].metrics[0]:
+        # k of E experts took everything.
+        assert oracles[1].metrics[0]["max_load"] == max(s.ffn.num_experts / s.ffn.top_k for s in arch.segments)
+    for shape, unrolled_visits in (((4, 2), decoder.UNROLLED_VISITS), ((2, 3), 0)):
+        monkeypatch.setattr(decoder, "UNROLLED_VISITS", unrolled_visits)
+        on_mesh = program(arch, shape)
+        for all_to_the_first, oracle in zip(routers, oracles, strict=True):
+            assert largest_difference(left_by(on_mesh, arch, all_to_the_first), oracle) < 1e-10, shape
