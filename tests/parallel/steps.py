@@ -86,9 +86,9 @@ def largest_difference(one: Any, other: Any) -> float:
 
 
 def assert_meshes_leave_what_one_device_does(arch: ArchSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In float64, for routers as they are drawn and such as send every token to one device and none to another: on 4 x 2
-    devices, over whose expert axis most numbers of experts divide; and on 2 x 3, over whose axes neither experts nor
-    windows do, with layers scanned and recomputed as deep models are."""
+    """In float64, for routers as they are drawn and such as send every token to one device and none to another: on
+    4 x 2 devices, over whose expert axis most numbers of experts divide; and on 2 x 3, over whose axes neither experts
+    nor windows do, with layers scanned and recomputed as deep models are."""
     routers = (False, True)
     alone = program(arch, None)
     oracles = [left_by(alone, arch, all_to_the_first) for all_to_the_first in routers]
