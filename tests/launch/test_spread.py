@@ -60,7 +60,7 @@ def test_words_that_say_nothing_are_refused_by_name(words, why):
     [
         (("--mesh", "data=2", "--workers", "2"), "a mesh is one worker"),
         (("--accumulate", "3"), "--accumulate 3 does not divide a batch of 4"),
-        (("--mesh", "expert=99"), "no layer has more than 4 experts to spread, give expert=4 or fewer"),
+        (("--mesh", "expert=99"), "no layer has more than 6 experts to spread, give expert=6 or fewer"),
         (("--mesh", "two"), "--mesh 'two'"),
     ],
 )
