@@ -9,8 +9,9 @@ Varies      {(8, 8, 2), (16, 4, 4), (32, 2, 8), (64, 1, 16)} x {attention a pass
 Held equal  E_real, E_comp and executed depth, exactly, and tokens.
 Fixed       context 4096 without segment masks, 96 sequences a step, AdamW, one rate of 3e-4 for all tensors, the last
             tenth of the steps decaying to 5 % (its released launch files).
-Found       Not run: 1,784 hours at an assumed 4e14 FLOP/s (smelt plan foil_paper --assume-flops-per-sec 4e14 --workers
-            1). The paper continues its shorter runs from before the decay, which saves 18 B of 120 B tokens an arm.
+Found       Not run: 1,520 hours at an assumed 4e14 FLOP/s (smelt plan foil_paper --assume-flops-per-sec 4e14 --workers
+            1). The longer runs continue the shorter ones from before the decay, as the paper's do, which saves 18 B of
+            120 B tokens an arm.
 """
 
 from smelt import grid, papers

@@ -61,6 +61,12 @@ def _attention_set(arch: ArchSpec, ffn: FFN) -> int:
     return 2 * arch.d_model * heads.head_dim * (heads.num_heads + heads.num_kv_heads)
 
 
+def _attention_met(arch: ArchSpec, ffn: FFN) -> int:
+    """Of it what one token meets."""
+    own = arch.own_part("attention")
+    return own.active_params(arch, ffn) if own else _attention_set(arch, ffn)
+
+
 def _expert(arch: ArchSpec, ffn: FFN) -> int:
     """Parameters of one routed SwiGLU expert: gate, up and down, on the latent where there is one."""
     return 3 * (ffn.latent.width if ffn.latent else arch.d_model) * ffn.width
@@ -98,6 +104,12 @@ def _router(arch: ArchSpec, ffn: FFN) -> int:
     heads = arch.router.sigmoid.num_heads if arch.router.sigmoid else 1
     mixers = ffn.views.num_views if ffn.views and ffn.views.mixing == "learned" else 0
     return (heads + mixers) * arch.d_model * ffn.num_experts
+
+
+def _router_met(arch: ArchSpec, ffn: FFN) -> int:
+    """Of it what one token meets."""
+    own = arch.own_part("router") if ffn.has_router else None
+    return own.active_params(arch, ffn) if own else _router(arch, ffn)
 
 
 def _norms(arch: ArchSpec) -> int:
@@ -160,14 +172,14 @@ def executed_params(arch: ArchSpec) -> int:
 def _visit_params(arch: ArchSpec, segment: Segment) -> int:
     if arch.own_part("layer"):
         return _without_router(arch, segment.ffn)
-    return _without_router(arch, segment.ffn) + _norms(arch) + _router(arch, segment.ffn)
+    return _without_router(arch, segment.ffn) + _norms(arch) + _router_met(arch, segment.ffn)
 
 
 def _without_router(arch: ArchSpec, ffn: FFN) -> int:
     """Attention and what a token meets of the FFN; a layer of one's own is not divided."""
     if own := arch.own_part("layer"):
         return own.active_params(arch, ffn)
-    return _attention_set(arch, ffn) + _chosen(arch, ffn)
+    return _attention_met(arch, ffn) + _chosen(arch, ffn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +253,7 @@ def looped_moe_active(arch: ArchSpec) -> int:
 def _foil(arch: ArchSpec, context: int) -> float:
     """6 x (executed attention, router and k experts + head) + 12 L_eff H K T: attention over the whole context.
     The trainer's formula names the loop's visits; that prelude and coda count alike is chosen."""
-    layers = sum(s.num_visits * (_without_router(arch, s.ffn) + _router(arch, s.ffn)) for s in arch.segments)
+    layers = sum(s.num_visits * (_without_router(arch, s.ffn) + _router_met(arch, s.ffn)) for s in arch.segments)
     return 6 * (layers + arch.vocab_size * arch.d_model) + _scores(arch, context, context)
 
 

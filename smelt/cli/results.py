@@ -109,6 +109,10 @@ def _groups_table(found: list[dict[str, Any]]) -> tuple[list[str], list[list[str
 def _compare_notes(found: list[dict[str, Any]], others: list[str]) -> list[str]:
     """What a reader of the table has to know, a line each."""
     lines = ["Negative: A is better. Amounts are what A has more than B; counts and parts read B -> A."]
+    if any(name in pair["moved"] for item in found for pair in item["pairs"] for name in ("e_real", "e_eq", "e_comp")):
+        lines.append(
+            "E_real, E_eq and E_comp are of the loop block alone; all layers of an unlooped model are its block."
+        )
     means = [item["mean"] for item in found]
     if any(mean["num_pairs"] > 1 for mean in means):
         shared = ", those of one trunk as one" if any(m["num_units"] < m["num_pairs"] for m in means) else ""

@@ -35,9 +35,6 @@ from smelt.model.initialisation import matrix
 from smelt.model.matmul import matmul
 from smelt.spec import Fusion, Views
 
-# Scores that all underflow give weights of 0 instead of 0/0; it is below the last bit of any sum above 2e-8.
-TINY = 1e-15
-
 
 class Routing(NamedTuple):
     """What a router hands to the experts and to the loss. A router of one's own returns this too.
@@ -96,8 +93,8 @@ class SigmoidRouter(nn.Module):
             w_mix_MDE = self.param("w_mix_MDE", matrix(fan_in=D), (M, D, E))
             shares_NME = jax.nn.softmax(_heads(x_ND, w_mix_MDE), axis=1)
         else:
-            scores_NRE = jax.nn.sigmoid(logits_NRE)
-            shares_NME = scores_NRE / scores_NRE.sum(1, keepdims=True)
+            # s_m / sum s by logarithms: a quotient of scores that underflow has no slope.
+            shares_NME = jax.nn.softmax(jax.nn.log_sigmoid(logits_NRE), axis=1)
             if self.views.mixing == "routers_detached":
                 shares_NME = jax.lax.stop_gradient(shares_NME)
         return routing._replace(ratios_NCM=of_chosen(shares_NME, routing.ids_NC))
@@ -134,30 +131,31 @@ def route_sigmoid(
     selection: Selection = Selection(),  # noqa: B008
 ) -> Routing:
     """Sigmoid routing of the logits of R heads."""
-    fused_NE = fuse(logits_NRE, fusion)
+    log_fused_NE = log_fused(logits_NRE, fusion)
+    fused_NE = jnp.exp(log_fused_NE)
     preference_NE = fused_NE if selection.bias_E is None else fused_NE + selection.bias_E
     if selection.allowed_E is not None:
         preference_NE = jnp.where(selection.allowed_E, preference_NE, -jnp.inf)
     ids_NC, chosen_NE, load_E = choose(preference_NE, top_k)
-    gates_NE = jnp.where(chosen_NE, fused_NE, 0)
-    weights_NE = gates_NE / (gates_NE.sum(-1, keepdims=True) + TINY)
-    load_balance = load_balance_loss(load_E, fused_NE / fused_NE.sum(-1, keepdims=True))
+    weights_NE = jax.nn.softmax(log_fused_NE, axis=-1, where=chosen_NE)
+    load_balance = load_balance_loss(load_E, jax.nn.softmax(log_fused_NE, axis=-1))
     z_loss = (jax.nn.logsumexp(logits_NRE, axis=-1) ** 2).mean()
     return Routing(weights_NE, ids_NC, load_E, load_balance, z_loss)
 
 
-def fuse(logits_NRE: Float[Array, "N R E"], fusion: Fusion) -> Float[Array, "N E"]:
-    """The sigmoid scores of all heads as one; the geometric mean by logarithms, which have a slope at a score of 0."""
-    if fusion == "geometric_mean":
-        return jnp.exp(jax.nn.log_sigmoid(logits_NRE).mean(1))
-    scores_NRE = jax.nn.sigmoid(logits_NRE)
+def log_fused(logits_NRE: Float[Array, "N R E"], fusion: Fusion) -> Float[Array, "N E"]:
+    """The logarithm of the fused sigmoid scores. Scores over their sum are then a softmax, which stays exact where
+    scores underflow, as a product of several soon does."""
+    logs_NRE = jax.nn.log_sigmoid(logits_NRE)
     match fusion:
         case "sum":
-            return scores_NRE.sum(1)
+            return jax.nn.logsumexp(logs_NRE, axis=1)
         case "max":
-            return scores_NRE.max(1)
+            return logs_NRE.max(1)
         case "product":
-            return scores_NRE.prod(1)
+            return logs_NRE.sum(1)
+        case "geometric_mean":
+            return logs_NRE.mean(1)
 
 
 def choose(

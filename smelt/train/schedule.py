@@ -37,6 +37,7 @@ def learning_rate(optim: OptimSpec, num_steps: int, step: int) -> float:
 
 def view_ramp(optim: OptimSpec, num_steps: int, step: int) -> float:
     """gamma, by which the further views of a Multi-View model are added: 0 at step 0, 1 from the end of the warm-up on
-    (the paper says that it rises early in training: the length and the straight line are chosen)."""
+    (the paper says that it rises early in training: the length and the straight line are chosen). Without a warm-up it
+    is 1 throughout."""
     warmup_steps = optim.num_warmup_steps(num_steps)
     return 1.0 if step >= warmup_steps else step / warmup_steps

@@ -72,7 +72,9 @@ def balanced(arch: ArchSpec, balance: Params, loads: dict[str, jax.Array]) -> Pa
         assert arch.router.sigmoid is not None
         load_KE = loads[segment.name].reshape(segment.num_passes, segment.num_layers, -1).mean(0)
         excess_KE = load_KE - load_KE.mean(-1, keepdims=True)
-        bias_KE = balance[segment.name]["bias_KE"] - arch.router.sigmoid.bias_rate * jnp.sign(excess_KE)
+        # Below a millionth of an even share it is rounding, whose sign would depend on the order of the sum.
+        moves_KE = jnp.where(jnp.abs(excess_KE) * excess_KE.shape[-1] < 1e-6, 0.0, jnp.sign(excess_KE))
+        bias_KE = balance[segment.name]["bias_KE"] - arch.router.sigmoid.bias_rate * moves_KE
         moved[segment.name] = {"bias_KE": bias_KE}
     return moved
 

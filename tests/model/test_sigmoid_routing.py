@@ -1,5 +1,7 @@
 """Sigmoid heads, their fusion, the selection bias and the ratios of the views, against numpy done by hand."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +20,7 @@ LOGITS_NRE = np.asarray(
     [
         [[2.0, -1.0, 0.5, -3.0], [-1.0, 1.5, 0.25, 0.0]],
         [[0.0, 3.0, -2.0, 1.0], [1.0, -3.0, 0.5, -0.5]],
-        [[-2.0, 0.1, 1.0, 4.0], [0.3, 0.2, -1.0, -4.0]],
+        [[-2.0, 0.1, 1.0, 4.0], [0.3, 0.2, -1.0, -4.5]],
     ]
 )
 SCORES_NRE = 1 / (1 + np.exp(-LOGITS_NRE))
@@ -152,8 +154,33 @@ def test_scores_that_underflow_give_finite_weights_and_gradients(fusion: str):
     logits_NRE = jnp.full((2, 2, 4), -200.0)
 
     def weight(logits_NRE):
-        return routing.route_sigmoid(logits_NRE, 2, fusion).weights_NE.sum()
+        routed = routing.route_sigmoid(logits_NRE, 2, fusion)
+        return routed.weights_NE.sum() + routed.load_balance
 
     value, slope = jax.value_and_grad(weight)(logits_NRE)
-    assert jnp.isfinite(value)
+    assert abs(value - 3) < 1e-5  # weights of 1 a token, and a load-balance loss of 1
     assert jnp.isfinite(slope).all()
+
+
+def test_ratios_of_scores_that_underflow_have_a_slope():
+    router, params, x_ND = routed_views("routers")
+    params = {"w_RDE": -200.0 * jnp.ones_like(params["w_RDE"])}
+
+    def first_ratio(params):
+        return router.apply({"params": params}, jnp.abs(x_ND)).ratios_NCM[:, :, 0].sum()
+
+    value, slope = jax.value_and_grad(first_ratio)(params)
+    assert abs(value - 5 * 2 * 0.5) < 1e-5
+    assert jnp.isfinite(slope["w_RDE"]).all()
+
+
+def test_an_expert_with_exactly_its_share_keeps_its_bias():
+    for num_experts in (10, 12, 24):
+        arch = variants.sigmoid_router(BASELINE)
+        arch = replace(arch, ffn=replace(arch.ffn, num_experts=num_experts))
+        load_E = jnp.full(num_experts, 1 / num_experts).at[0].add(0.01).at[1].add(-0.01)
+        balance = {"loop": {"bias_KE": jnp.zeros((2, num_experts))}}
+        moved_KE = step.balanced(arch, balance, {"loop": jnp.stack([load_E, load_E])})["loop"]["bias_KE"]
+        assert not moved_KE[:, 2:].any()
+        assert (moved_KE[:, 0] < 0).all()
+        assert (moved_KE[:, 1] > 0).all()

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from smelt.train.schedule import learning_rate
+from smelt.train.schedule import learning_rate, view_ramp
 from tests.conftest import OPTIM
 
 WSD = dataclasses.replace(OPTIM, decay_frac=0.25)
@@ -47,3 +47,10 @@ def test_whole_steps_give_the_rates_of_the_shares_that_round_to_them():
         steps = {"warmup_steps": shares.num_warmup_steps(n), "decay_steps": shares.num_decay_steps(n)}
         stated = dataclasses.replace(shares, warmup_frac=0.0, decay_frac=0.0, **steps)
         assert [learning_rate(stated, n, s) for s in range(n)] == [learning_rate(shares, n, s) for s in range(n)]
+
+
+def test_views_are_ramped_in_a_straight_line_over_the_warm_up():
+    assert [view_ramp(WSD, 40, step) for step in (0, 1, 2, 3, 4, 39)] == [0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
+    stated = dataclasses.replace(WSD, warmup_frac=0.0, warmup_steps=2)
+    assert [view_ramp(stated, 40, step) for step in (0, 1, 2)] == [0.0, 0.5, 1.0]
+    assert view_ramp(dataclasses.replace(WSD, warmup_frac=0.0), 40, 0) == 1.0
