@@ -12,7 +12,10 @@ stated either; the values below enter none of its counts.
 
 Looped-MoE has muP in both its halves, initial variance and rate. Foil's launch files have the first half alone, one
 rate for all tensors; the standard parametrisation is that for every matrix whose inputs grow with the width, the head
-excepted, and is what stands here. Of Multi-Router and Multi-View only depth, experts, top-k and the totals are known.
+excepted, and is what stands here. The constants of both papers' released initialisation, 2 / (fan_in + fan_out) at base
+widths of 128 and 384, are not ours (`model.initialisation`: 1 / fan_in). For SMELT no QK-norm, no shared experts, no
+biases and dropless routing are chosen. LatentMoE's experts are SwiGLU here, where its released ones are ungated. Of
+Multi-Router and Multi-View only depth, experts, top-k and the totals are known.
 """
 
 from smelt import variants
