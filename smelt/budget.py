@@ -75,7 +75,7 @@ def _expert(arch: ArchSpec, ffn: FFN) -> int:
 def _always(arch: ArchSpec, ffn: FFN) -> int:
     """Parameters of an FFN that every token meets: shared expert, projections into and out of the latent, one more into
     it for every further view."""
-    shared = 3 * arch.d_model * (ffn.shared_width or 0)
+    shared = 0 if ffn.shared_width is None else 3 * arch.d_model * ffn.shared_width
     if ffn.latent is None:
         return shared
     further_views = ffn.latent.views.num_views - 1 if ffn.latent.views else 0

@@ -9,7 +9,7 @@ top. Runs that share a trunk (`trunk`) train it once, in one worker:
     wall_secs         the seconds of what is executed over the workers, or of the longest trunk where that is more
 
 States that an interrupted trunk has kept make it cheaper than that. Warnings are data, each with a code: repeated_data,
-one_sided, few_sizes, budget_off, match_off, few_steps, price_extrapolated.
+one_sided, few_sizes, budget_off, match_off, few_steps, mup_proportions, price_extrapolated.
 """
 
 import shutil
@@ -36,6 +36,7 @@ RUN_FILES_BYTES = 250_000  # losses by document, orbax's own files, row and stat
 BUDGET_TOLERANCE = 0.01
 MATCH_AIM = 0.01
 FEW_STEPS = 100
+MUP_TOLERANCE = 0.15  # a size over d_model may move by so much, which is what whole numbers do to small models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +209,24 @@ def _row(
     }
 
 
+def _out_of_proportion(grid: Grid) -> list[tuple[str, str, float, float]]:
+    """(variant, size, its smallest and largest share of d_model) of what muP wants in proportion and is not."""
+    found = []
+    for variant in grid.variants:
+        archs = {cell.run.arch for cell in grid.cells if cell.variant == variant and cell.run.arch.mup_base_width}
+        sizes = {
+            "attention width": [(a, a.attention.num_heads * a.attention.head_dim) for a in archs],
+            "expert width": [(a, a.ffn.width) for a in archs],
+            "shared expert width": [(a, a.ffn.shared_width) for a in archs],
+            "latent width": [(a, a.ffn.latent and a.ffn.latent.width) for a in archs],
+        }
+        for name, of_archs in sizes.items():
+            shares = [size / arch.d_model for arch, size in of_archs if size]
+            if shares and max(shares) > (1 + MUP_TOLERANCE) * min(shares):
+                found.append((variant, name, min(shares), max(shares)))
+    return found
+
+
 def _warnings(grid: Grid, rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     found: list[dict[str, str]] = []
 
@@ -229,6 +248,11 @@ def _warnings(grid: Grid, rows: Sequence[dict[str, Any]]) -> list[dict[str, str]
     for (size, variant), worst in {(row["size"], row["variant"]): row["match_error_held"] for row in rows}.items():
         if worst > MATCH_AIM:
             warn("match_off", f"{variant} of size {size} is matched to {worst:.2%} only (aim {MATCH_AIM:.0%})")
+    for variant, name, low, high in _out_of_proportion(grid):
+        warn(
+            "mup_proportions",
+            f"{variant}: {name} over d_model goes from {low:.2f} to {high:.2f}, and muP takes it to be one number",
+        )
     for flops in grid.budgets_flops if grid.design == "isoflop" else ():
         sizes = {
             row["size"]: row["num_params"] for row in rows if row["budget_flops"] == flops and row["role"] == "grid"

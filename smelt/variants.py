@@ -83,7 +83,8 @@ def dense_loop_all(arch: ArchSpec) -> ArchSpec:
 
 
 def flatten(arch: ArchSpec) -> ArchSpec:
-    """Foil: (E, D, P) -> (2E, D/2, 2P); keeps stored experts, computed experts and executed depth."""
+    """Foil: (E, D, P) -> (2E, D/2, 2P); keeps stored experts, computed experts and executed depth. The residual scale
+    stays too (Foil's is 1; of a block that is scaled by 1/P that is chosen)."""
     loop = arch.loop
     if loop.num_layers % 2:
         raise BadInput(f"flatten wants an even number of looped layers, this block has {loop.num_layers}")
@@ -103,7 +104,8 @@ def untie_attention(arch: ArchSpec) -> ArchSpec:
 
 def latent_moe(arch: ArchSpec, *, width: int, shared_width: int) -> ArchSpec:
     """LatentMoE (arXiv 2601.18089): the routed experts work on a projection of `width`, beside one shared expert of
-    `shared_width` on the full one. Their number and width stay as they are."""
+    `shared_width` on the full one. Their number and width stay as they are; prelude and coda with an FFN of their own
+    keep theirs."""
     if arch.ffn.latent is not None:
         raise BadInput("latent_moe wants experts on the whole width, these have a latent already: apply it first")
     return replace(arch, ffn=replace(arch.ffn, latent=Latent(width=width), shared_width=shared_width))
@@ -136,5 +138,5 @@ def multi_view(arch: ArchSpec, *, mixing: Mixing = "routers") -> ArchSpec:
 
 def mup(arch: ArchSpec, *, base_width: int) -> ArchSpec:
     """muP as Looped-MoE uses it: initial variance and rate of every matrix but the embedding over d_model / base_width,
-    attention scaled by 1/d_k."""
+    attention scaled by 1/d_k. Along a ladder all other widths are to grow with d_model."""
     return replace(arch, mup_base_width=base_width, attention=replace(arch.attention, scale="1/d_k"))

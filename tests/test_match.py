@@ -369,3 +369,11 @@ def test_a_match_is_never_worse_than_its_bound_without_saying_so(
     found = match(baseline, variants.loop_middle(baseline), **SMALL)
     assert found.errors == relative_errors(found.arch, baseline, context=128)
     assert (found.worst <= found.bound) == (found.reason == "")
+
+
+def test_a_latent_and_a_shared_expert_keep_their_proportion_to_the_width():
+    latent = variants.sigmoid_router(variants.latent_moe(BASE, width=32, shared_width=64))
+    found = match(latent, variants.loop_middle(latent), **SMALL).arch
+    assert found.d_model != latent.d_model
+    assert found.ffn.latent.width == round(32 * found.d_model / 64)
+    assert found.ffn.shared_width == found.d_model

@@ -127,6 +127,24 @@ def test_repeated_data_few_steps_and_few_sizes_are_flagged():
     assert price(make(), num_train_tokens=None).rows[0]["epochs"] is None
 
 
+def test_sizes_that_do_not_grow_with_the_width_are_flagged_under_mup():
+    grid = make()
+    wide = {cell: dataclasses.replace(cell.run.arch, mup_base_width=8) for cell in grid.cells}
+
+    def under_mup(widths):
+        cells = []
+        for cell, times in zip(grid.cells, widths * len(grid.cells), strict=False):
+            arch = dataclasses.replace(wide[cell], d_model=16 * times)
+            cells.append(dataclasses.replace(cell, run=dataclasses.replace(cell.run, arch=arch)))
+        return dataclasses.replace(grid, cells=tuple(cells))
+
+    assert "mup_proportions" not in codes(price(grid))
+    assert "mup_proportions" not in codes(price(dataclasses.replace(grid, cells=under_mup([1]).cells[:1])))
+    messages = [w["message"] for w in price(under_mup([1, 1, 4, 4])).warnings if w["code"] == "mup_proportions"]
+    assert any("attention width over d_model" in message for message in messages)
+    assert any("expert width over d_model" in message for message in messages)
+
+
 def test_a_one_sided_budget_is_flagged_by_the_expected_optimum():
     grid = synthetic.planted_grid()
     centred = dataclasses.replace(grid, expected_optimum=lambda flops: 3e4 * (flops / 1e11) ** 0.6)

@@ -58,17 +58,36 @@ def sizes_of(arch: ArchSpec) -> dict[str, int]:
 
 def with_sizes(arch: ArchSpec, sizes: Mapping[str, int]) -> ArchSpec:
     """`arch` with other d_model, heads, experts and expert width. The experts of prelude and coda keep their number
-    (Foil) and follow the width where they shared it. Raises BadInput as the spec does."""
+    (Foil) and follow the width where they shared it; a latent and a shared expert keep their proportion to d_model.
+    Raises BadInput as the spec does."""
     outer = arch.outer_ffn
-    if outer is not None and outer.width == arch.ffn.width:
-        outer = replace(outer, width=sizes["width"])
+    if outer is not None:
+        shared = outer.width == arch.ffn.width
+        outer = replace(outer, **_following(arch, outer, sizes), width=sizes["width"] if shared else outer.width)
     return replace(
         arch,
         d_model=sizes["d_model"],
         attention=replace(arch.attention, **{name: sizes[name] for name in HEADS}),
-        ffn=replace(arch.ffn, width=sizes["width"], num_experts=sizes["num_experts"]),
+        ffn=replace(
+            arch.ffn, **_following(arch, arch.ffn, sizes), width=sizes["width"], num_experts=sizes["num_experts"]
+        ),
         outer_ffn=outer,
     )
+
+
+def _following(arch: ArchSpec, ffn: FFN, sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """The sizes of an FFN that go with d_model, whole numbers; of arrays, arrays."""
+
+    def scaled(own: int) -> Any:
+        widths = np.maximum(1, np.rint(own * np.asarray(sizes["d_model"]) / arch.d_model)).astype(np.int64)
+        return widths if widths.ndim else int(widths)
+
+    moved: dict[str, Any] = {}
+    if ffn.shared_width is not None:
+        moved["shared_width"] = scaled(ffn.shared_width)
+    if ffn.latent is not None:
+        moved["latent"] = _unchecked(ffn.latent, width=scaled(ffn.latent.width))
+    return moved
 
 
 def at_depth(arch: ArchSpec, num_layers: int) -> ArchSpec | None:
@@ -133,12 +152,13 @@ def _unchecked(spec: Any, kind: type | None = None, **sizes: Any) -> Any:
 
 def lattice_spec(arch: ArchSpec, sizes: Mapping[str, Any]) -> ArchSpec:
     """`with_sizes` for arrays: an ArchSpec that only `budget` may read."""
-    ffn = _unchecked(arch.ffn, width=sizes["width"])
+    ffn = _unchecked(arch.ffn, width=sizes["width"], **_following(arch, arch.ffn, sizes))
     if ffn.has_router:
         ffn = _unchecked(ffn, _RoutedFFN, num_experts=sizes["num_experts"])
     outer = arch.outer_ffn
-    if outer is not None and outer.width == arch.ffn.width:
-        outer = _unchecked(outer, width=sizes["width"])
+    if outer is not None:
+        width = sizes["width"] if outer.width == arch.ffn.width else outer.width
+        outer = _unchecked(outer, width=width, **_following(arch, outer, sizes))
     return _unchecked(
         arch,
         d_model=sizes["d_model"],
