@@ -24,10 +24,11 @@ Found       Untying pays as predicted: -0.022 nats over twelve pairs, 2.5 standa
 
 from dataclasses import replace
 
-from smelt import grid, papers
+from smelt import experiment, grid, papers
 from smelt.spec import FFN, ArchSpec, Attention, DataSpec, OptimSpec
 
-CONTEXT = 128
+QUICKSTART = experiment.module("quickstart")
+CONTEXT = QUICKSTART.CONTEXT
 NUM_STEPS = 400
 EXPERTS = FFN(width=24, num_experts=8, top_k=2)  # 1.5 times the width, as Foil's are
 
@@ -46,20 +47,8 @@ def toy(num_experts: int, num_layers: int, num_passes: int, *, untied: bool) -> 
 
 def recipe(arch: ArchSpec, num_tokens: float) -> tuple[OptimSpec, DataSpec]:
     """The quickstart's recipe at one rate, lower than its rule gives at this width: 18 unscaled visits are deep."""
-    optim = OptimSpec(
-        peak_lr=0.01,
-        schedule="wsd",
-        warmup_frac=0.05,
-        decay_frac=0.3,
-        final_frac=0.05,
-        beta1=0.9,
-        beta2=0.95,
-        eps=1e-8,
-        weight_decay=0.1,
-        clip_norm=0.3,
-    )
-    data = DataSpec(corpus="builtin", seq_len=CONTEXT, batch_seqs=4, confine_attention=True, validation_tokens=65_536)
-    return optim, data
+    optim, data = QUICKSTART.recipe(arch, 0.0)
+    return replace(optim, peak_lr=0.01), replace(data, validation_tokens=65_536)
 
 
 RUNS = grid.horizons(

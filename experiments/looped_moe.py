@@ -28,31 +28,37 @@ Found       The whole of the order does not hold. At 8e10 FLOPs the means over f
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from smelt import grid, match, variants
+from smelt import experiment, grid, match, variants
 from smelt.spec import FFN, ArchSpec, Attention, DataSpec, Loop, OptimSpec, Router
 
-CONTEXT = 128
+QUICKSTART = experiment.module("quickstart")
 WIDTHS = (8, 12, 16, 24, 32)
 SIZES = {2e10: (0, 1, 2, 3), 4e10: (1, 2, 3, 4), 8e10: (1, 2, 3, 4)}
 BASE_WIDTH = 16
 
 
-def sparse(d_model: int) -> ArchSpec:
-    """Eight layers of 8 experts top-2 under muP; heads are 4 wide, d_ff = 8/3 of the width."""
-    arch = ArchSpec(
+def layers_of_experts(d_model: int, *, num_layers: int, head_dim: int) -> ArchSpec:
+    """Unlooped layers of 8 experts top-2, the paper's but for their size: d_ff = 8/3 of the width, split by top-2."""
+    return ArchSpec(
         vocab_size=256,
         d_model=d_model,
         num_prelude=0,
-        loop=Loop(num_layers=8, num_passes=1, residual_scale=1.0, attention_sets="shared"),
+        loop=Loop(num_layers=num_layers, num_passes=1, residual_scale=1.0, attention_sets="shared"),
         num_coda=0,
-        attention=Attention(num_heads=d_model // 4, num_kv_heads=d_model // 4, head_dim=4, scale="1/d_k"),
+        attention=Attention(
+            num_heads=d_model // head_dim, num_kv_heads=d_model // head_dim, head_dim=head_dim, scale="1/d_k"
+        ),
         ffn=FFN(width=round(4 * d_model / 3), num_experts=8, top_k=2),
         outer_ffn=None,
         router=Router(load_balance_coef=0.01, z_loss_coef=0.001),
         norm_gain=False,
         tied_embeddings=False,
     )
-    return variants.mup(arch, base_width=BASE_WIDTH)
+
+
+def sparse(d_model: int) -> ArchSpec:
+    """Eight layers under muP; heads are 4 wide."""
+    return variants.mup(layers_of_experts(d_model, num_layers=8, head_dim=4), base_width=BASE_WIDTH)
 
 
 def dense(arch: ArchSpec) -> ArchSpec:
@@ -80,25 +86,14 @@ def looped_moe_8_passes(arch: ArchSpec) -> ArchSpec:
 
 
 def recipe(arch: ArchSpec, budget_flops: float) -> tuple[OptimSpec, DataSpec]:
-    optim = OptimSpec(
-        peak_lr=2.0**-6,
-        schedule="wsd",
-        warmup_frac=0.05,
-        decay_frac=0.3,
-        final_frac=0.05,
-        beta1=0.9,
-        beta2=0.95,
-        eps=1e-8,
-        weight_decay=0.1,
-        clip_norm=0.3,
-    )
-    data = DataSpec(corpus="builtin", seq_len=CONTEXT, batch_seqs=4, confine_attention=True, validation_tokens=65_536)
-    return optim, data
+    """The quickstart's at one rate for all widths, and half its held-out text."""
+    optim, data = QUICKSTART.recipe(arch, budget_flops)
+    return replace(optim, peak_lr=2.0**-6), replace(data, validation_tokens=65_536)
 
 
 def matcher(arch: ArchSpec, variant: ArchSpec) -> match.Match:
     """Siblings share their active parameters by construction; the matcher finds that nothing has to move."""
-    return match.match(arch, variant, context=CONTEXT, held="active_params", multiples={"width": 1})
+    return match.match(arch, variant, context=QUICKSTART.CONTEXT, held="active_params", multiples={"width": 1})
 
 
 def siblings(labels: tuple[grid.Variant, ...], further_seeds: Mapping[tuple[float, int], Sequence[int]]) -> grid.Grid:

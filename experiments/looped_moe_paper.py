@@ -8,7 +8,7 @@ Varies      {dense, looped_dense, moe, looped_moe} x five widths x four budgets;
 Held equal  Executed active parameters with embedding and head, exactly. Stored parameters differ.
 Fixed       FineWeb-Edu in GPT-2 tokens, context 1024, muP with base width 128, AdamW (0.9, 0.999), the last tenth of
             the steps decaying to 5 %. Batch, warm-up, clipping and the rate at the base width are not stated: assumed.
-            Decay is in proportion to the rate here, independent of it there.
+            Decay is in proportion to the rate here and independent of it there: equal at the peak and the base width.
 Found       Not run: 104 hours at an assumed 1e14 FLOP/s (smelt plan looped_moe_paper --assume-flops-per-sec 1e14
             --workers 1).
 """
@@ -33,7 +33,7 @@ def recipe(arch: ArchSpec, budget_flops: float) -> tuple[OptimSpec, DataSpec]:
         beta1=0.9,
         beta2=0.999,
         eps=1e-8,
-        weight_decay=1e-4,
+        weight_decay=1e-4 / 1.5e-2,  # its 1e-4 a step, independent of the rate, at the peak and the base width
         clip_norm=1.0,
     )
     data = DataSpec(

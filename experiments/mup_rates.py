@@ -28,9 +28,11 @@ Found       As predicted, and clearer. By parabolas through the five rates aroun
 from collections.abc import Callable
 from dataclasses import replace
 
-from smelt import grid, variants
-from smelt.spec import FFN, ArchSpec, Attention, DataSpec, Loop, OptimSpec, Router, RunSpec
+from smelt import experiment, grid, variants
+from smelt.spec import ArchSpec, DataSpec, OptimSpec, RunSpec
 
+QUICKSTART = experiment.module("quickstart")
+LOOPED_MOE = experiment.module("looped_moe")
 BASE_WIDTH = 16
 WIDTHS = (16, 32, 64, 128)
 NUM_STEPS = 200
@@ -38,39 +40,14 @@ RATES = {f"2^{power}": 2.0**power for power in range(-9, -3)}
 
 
 def standard(d_model: int) -> ArchSpec:
-    """Four executed layers, as in the paper's check of muP; d_ff = 8/3 of the width, split by top-2."""
-    unlooped = ArchSpec(
-        vocab_size=256,
-        d_model=d_model,
-        num_prelude=0,
-        loop=Loop(num_layers=4, num_passes=1, residual_scale=1.0, attention_sets="shared"),
-        num_coda=0,
-        attention=Attention(num_heads=d_model // 8, num_kv_heads=d_model // 8, head_dim=8, scale="1/d_k"),
-        ffn=FFN(width=round(4 * d_model / 3), num_experts=8, top_k=2),
-        outer_ffn=None,
-        router=Router(load_balance_coef=0.01, z_loss_coef=0.001),
-        norm_gain=False,
-        tied_embeddings=False,
-    )
-    return variants.loop_all(unlooped)
+    """Two layers passed twice, for four executed ones as in the paper's check of muP; heads are 8 wide."""
+    return variants.loop_all(LOOPED_MOE.layers_of_experts(d_model, num_layers=4, head_dim=8))
 
 
 def recipe(arch: ArchSpec, num_tokens: float) -> tuple[OptimSpec, DataSpec]:
     """The quickstart's recipe but for the rate, which the sweep sets; decay is 0.1 times each tensor's rate."""
-    optim = OptimSpec(
-        peak_lr=2.0**-6,
-        schedule="wsd",
-        warmup_frac=0.05,
-        decay_frac=0.3,
-        final_frac=0.05,
-        beta1=0.9,
-        beta2=0.95,
-        eps=1e-8,
-        weight_decay=0.1,
-        clip_norm=0.3,
-    )
-    data = DataSpec(corpus="builtin", seq_len=128, batch_seqs=4, confine_attention=True, validation_tokens=16_384)
-    return optim, data
+    optim, data = QUICKSTART.recipe(arch, 0.0)
+    return replace(optim, peak_lr=2.0**-6), replace(data, validation_tokens=16_384)
 
 
 def at_rate(rate: float) -> Callable[[RunSpec], RunSpec]:
