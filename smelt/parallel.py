@@ -9,8 +9,8 @@ its even share; where any pair of the mesh needs more, all shards go further rou
 the fullest pair needs, counted on the device. Where the backend has a ragged all-to-all (not a CPU) it moves the useful
 rows alone; what is limited is then the sum that one shard receives, and where that is too much, all go by rounds.
 
-Moves are gathers in both directions, since the order of a scatter-add is left to chance on a GPU. Padding rows are
-zero, carry the id `number of local experts`, and are never read back.
+Moves are gathers in both directions, since a scatter-add is slow on CPU and its order is left to chance on a GPU.
+Padding rows are zero, carry the id `number of local experts`, and are never read back.
 
 This file knows no expert, no router and no model: `compute` does, and parameter trees are read by the axes in the names
 of their leaves.

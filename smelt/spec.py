@@ -226,7 +226,8 @@ class ArchSpec:
     """An architecture. `ffn` serves every layer, unless `outer_ffn` gives prelude and coda another (Foil).
 
     mup_base_width: where given, muP over the ratio of d_model to it: initial variances and learning rates of all
-    matrices but the embedding (`model.initialisation`). own: parts that an experiment file brings, one of a kind.
+    matrices but the embedding (`model.initialisation`), whose other sizes are taken to grow with d_model. own: parts
+    that an experiment file brings, one of a kind.
     """
 
     vocab_size: int
@@ -323,11 +324,11 @@ class Own:
 
     def module(self, arch: ArchSpec, ffn: FFN) -> Any:
         """The Flax module of this place."""
-        raise NotImplementedError(f"{type(self).__name__} has no module(arch, ffn): return a Flax module")
+        raise BadInput(f"{type(self).__name__} has no module(arch, ffn): return a Flax module")
 
     def num_params(self, arch: ArchSpec, ffn: FFN) -> int:
         """Stored parameters of one layer's part."""
-        raise NotImplementedError(f"{type(self).__name__} has no num_params(arch, ffn): count its parameters")
+        raise BadInput(f"{type(self).__name__} has no num_params(arch, ffn): count its parameters")
 
     def active_params(self, arch: ArchSpec, ffn: FFN) -> int:
         """Those that one token meets."""
@@ -344,7 +345,7 @@ class Own:
 
     def kv_values(self, arch: ArchSpec, ffn: FFN) -> int:
         """Values that a visit keeps of a token for decoding; asked of an attention or a layer."""
-        raise NotImplementedError(f"{type(self).__name__} has no kv_values(arch, ffn): count what decoding keeps")
+        raise BadInput(f"{type(self).__name__} has no kv_values(arch, ffn): count what decoding keeps")
 
     def record(self) -> dict[str, Any]:
         """What is hashed and written of it: its place, the name of its class and its settings."""

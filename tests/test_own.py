@@ -19,6 +19,7 @@ from smelt.cli import main
 from smelt.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput
 from smelt.match.lattice import BUDGETS, lattice_spec, sizes_of, with_sizes
 from smelt.spec import FFN, ArchSpec, DataSpec, Own
+from smelt.train import step
 from smelt.train.fingerprint import code_fingerprint
 from smelt.train.source import bare_code, own_source
 from tests.conftest import OPTIM, architecture
@@ -346,8 +347,75 @@ def test_a_part_that_is_not_what_it_says_is_refused_with_the_numbers(part, messa
 
 
 def test_a_part_without_a_count_that_is_asked_of_it_says_which():
-    with pytest.raises(NotImplementedError, match="Uncached has no kv_values"):
+    with pytest.raises(BadInput, match="Uncached has no kv_values"):
         budget.kv_cache_bytes_per_token(replace(MOE, own=(Uncached(),)))
+
+
+def test_a_layer_of_ones_own_beside_a_biased_router_has_no_biases_and_trains():
+    arch = replace(variants.sigmoid_router(architecture(8)), own=(Mix(),))
+    state = step.init_state(arch, OPTIM, 0)
+    assert "balance" not in state.params
+    data = DataSpec(corpus="none", seq_len=8, batch_seqs=2, confine_attention=True, validation_tokens=8)
+    tokens_BU = np.zeros((2, 9), np.int32)
+    _, metrics = step.compile_step(arch, OPTIM, data)(state, tokens_BU, tokens_BU, np.float32(0.1), np.float32(1.0))
+    assert np.isfinite(metrics["loss_nats"])
+
+
+@dataclass(frozen=True)
+class Selecting(Hidden):
+    def module(self, arch, ffn):
+        return SelectingRouter(num_hidden=self.num_hidden, num_experts=ffn.num_experts, top_k=ffn.top_k)
+
+
+class SelectingRouter(nn.Module):
+    num_hidden: int
+    num_experts: int
+    top_k: int
+
+    @nn.compact
+    def __call__(self, x_ND, selection=model.Selection()):  # noqa: B008
+        D, H = x_ND.shape[-1], self.num_hidden
+        w_DH = self.param("w_DH", model.matrix(fan_in=D), (D, H))
+        w_HE = self.param("w_HE", model.matrix(fan_in=H), (H, self.num_experts))
+        return model.route(jax.nn.silu(x_ND @ w_DH) @ w_HE, self.top_k, selection.allowed_E)
+
+
+def test_experts_of_a_router_of_ones_own_are_masked_where_it_takes_a_selection_and_refused_where_not():
+    tokens_BT = jnp.zeros((1, 4), jnp.int32)
+    masked = {"loop": np.asarray([[True, False, False, False]] * 2)}
+
+    def applied(part):
+        arch = replace(architecture(8), own=(part,))
+        params = model.init(arch, jax.random.key(0))
+        return model.apply(arch, params, tokens_BT, tokens_BT, confine_attention=False, masked=masked)[1]
+
+    assert not applied(Selecting()).loads["loop"][:, 0].any()
+    for part, message in ((Hidden(), "HiddenRouter takes no selection"), (Mix(), "leave masked out")):
+        with pytest.raises(BadInput, match=message):
+            applied(part)
+
+
+@dataclass(frozen=True)
+class Sparse(Single):
+    """As if half of it were met by a token."""
+
+    def active_params(self, arch, ffn):
+        return 2 * arch.d_model * arch.attention.head_dim
+
+    def forward_flops(self, arch, ffn, context):
+        return 2 * self.active_params(arch, ffn) + 2 * arch.attention.head_dim * (context + 1)
+
+
+def test_of_a_part_that_a_token_meets_in_part_only_that_is_active():
+    arch = architecture(8)
+    whole, half = (replace(arch, own=(part,)) for part in (Single(), Sparse()))
+    missing = arch.num_layers * 2 * arch.d_model * arch.attention.head_dim
+    assert budget.params(whole).total == budget.params(half).total
+    for count in (budget.active_params, budget.executed_params, budget.looped_moe_active):
+        assert count(whole) - count(half) == missing
+    for convention in ("model", "smelt", "foil", "looped_moe", "chinchilla"):
+        flops = [budget.train_flops_per_token(a, 32, convention) for a in (whole, half)]
+        assert flops[0] - flops[1] == 6 * missing, convention
 
 
 def test_attention_that_keeps_to_no_document_is_refused_where_documents_are_confined_and_only_there():

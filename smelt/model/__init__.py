@@ -13,11 +13,11 @@ optimizers, data or budgets. What a part of the user's own needs is named here t
 
 from smelt.model.attention import Context, attend, rope
 from smelt.model.decoder import Aux, apply, biased_segments, init
-from smelt.model.initialisation import constant, matrix, normal, rate_shares
+from smelt.model.initialisation import constant, is_gain, matrix, normal, rate_shares
 from smelt.model.layer import RMSNorm, RouterStats
 from smelt.model.loss import losses, token_losses
 from smelt.model.matmul import matmul
-from smelt.model.routing import Routing, best, choose, load_balance_loss, route
+from smelt.model.routing import Routing, Selection, best, choose, load_balance_loss, route
 
 __all__ = [
     "Aux",
@@ -25,6 +25,7 @@ __all__ = [
     "RMSNorm",
     "RouterStats",
     "Routing",
+    "Selection",
     "apply",
     "attend",
     "best",
@@ -32,6 +33,7 @@ __all__ = [
     "choose",
     "constant",
     "init",
+    "is_gain",
     "load_balance_loss",
     "losses",
     "matmul",

@@ -12,6 +12,7 @@ expert) are absent keys. All float32.
 Letters: B batch, T position, D width, V vocabulary, E experts, K layers of a segment, N = B T tokens.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -51,11 +52,17 @@ class Aux(NamedTuple):
     loads: dict[str, Float[Array, "visits E"]]
 
 
-def layer_of(arch: ArchSpec, segment: Segment) -> nn.Module:
-    """The module that serves every layer of a segment; parts of the user's own stand in the place of ours."""
+def layer_of(arch: ArchSpec, segment: Segment, selects: bool = False) -> nn.Module:
+    """The module that serves every layer of a segment; parts of the user's own stand in the place of ours. selects: its
+    router will be given a `Selection`."""
     own = {part.replaces: part.module(arch, segment.ffn) for part in arch.own}
     if "layer" in own:
         return own["layer"]
+    if selects and "router" in own and len(inspect.signature(type(own["router"]).__call__).parameters) < 3:
+        raise BadInput(
+            f"{type(own['router']).__name__} takes no selection, so that its experts cannot be masked: give its "
+            "__call__ a second argument, a smelt.model.Selection"
+        )
     return Layer(
         attention=own.get("attention") or _attention(arch),
         router=(own.get("router") or _router(arch, segment.ffn)) if segment.ffn.has_router else None,
@@ -97,7 +104,8 @@ def _experts(ffn: FFN) -> nn.Module:
 def biased_segments(arch: ArchSpec) -> tuple[Segment, ...]:
     """Those whose routers are balanced by a selection bias."""
     scores = arch.router.sigmoid
-    biased = scores is not None and scores.bias_rate > 0 and arch.own_part("router") is None
+    ours = arch.own_part("router") is None and arch.own_part("layer") is None
+    biased = scores is not None and scores.bias_rate > 0 and ours
     return tuple(segment for segment in arch.segments if biased and segment.ffn.has_router)
 
 
@@ -172,6 +180,8 @@ def apply(
     if unknown := sorted(set(masked or {}) - {segment.name for segment in arch.segments}):
         known = ", ".join(segment.name for segment in arch.segments)
         raise BadInput(f"masked names {unknown[0]!r}, which this architecture has not: give some of {known}")
+    if masked and arch.own_part("layer"):
+        raise BadInput("masked is given, and a layer of one's own chooses its experts itself: leave masked out")
     look = context(segments_BT, confine_attention=confine_attention, gamma=gamma, mesh=mesh)
     w_VD = params["embedding"]["w_VD"]
     x_BTD = w_VD[tokens_BT]
@@ -225,7 +235,7 @@ def _run_segment(
     look: Context,
 ) -> tuple[Float[Array, "B T D"], Any]:
     """All passes over a segment; statistics come back stacked over its visits in order of execution."""
-    layer = layer_of(arch, segment)
+    layer = layer_of(arch, segment, selects=selection is not None)
     per_pass = segment.num_attention_sets > 1
     shared = {name: leaf for name, leaf in params.items() if not (per_pass and name == "attention")}
 

@@ -13,11 +13,8 @@ The shared expert reads the whole width and is added unweighted. Computation is 
 the unchosen by zero. Both are dropless.
 
 Letters: N tokens of a batch, D width, L width of the latent, E experts, F expert width, H = E F hidden units, C choices
-of a token (k), M views after the first, U = N C choices, J blocks of P rows, S = J P slots of the sorted and padded
-buffer.
+of a token (k), M views after the first, U = N C choices, J blocks of P rows.
 """
-
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +27,7 @@ from smelt.model.attention import Context
 from smelt.model.initialisation import matrix
 from smelt.model.matmul import matmul
 from smelt.model.routing import Routing
+from smelt.parallel import Slots, from_slots, slots_of, to_slots
 
 # Measured on one Zen 5 core, top-2 of 8, 1,024 tokens: 32 and 128 rows are up to 15 % slower at widths 24 to 128.
 BLOCK_ROWS = 64
@@ -143,26 +141,18 @@ def expert_rows(
     one Zen 5 core, top-2 of 8, 1,024 tokens, forward and backward, against `all_experts`: width 24, 0.85 -> 0.67 ms;
     48, 2.4 -> 1.3 ms; 128, 15.9 -> 6.9 ms; `lax.ragged_dot` computes every expert there and is slower than either.
     """
-    plan = block_plan(ids_NC, w_gate_EDF.shape[0], block_rows)
-    x_JPD = to_slots(x_ND, plan).reshape(-1, block_rows, x_ND.shape[1])
+    slots, expert_J = block_plan(ids_NC, w_gate_EDF.shape[0], block_rows)
+    x_JPD = to_slots(x_ND, slots).reshape(-1, block_rows, x_ND.shape[1])
     per_block = jax.vmap(matmul)
-    gate_JPF = per_block(x_JPD, weights_of(w_gate_EDF, plan.expert_J))
-    up_JPF = per_block(x_JPD, weights_of(w_up_EDF, plan.expert_J))
-    y_JPD = per_block(jax.nn.silu(gate_JPF) * up_JPF, weights_of(w_down_EFD, plan.expert_J))
-    return from_slots(y_JPD.reshape(-1, x_ND.shape[1]), plan)
+    gate_JPF = per_block(x_JPD, weights_of(w_gate_EDF, expert_J))
+    up_JPF = per_block(x_JPD, weights_of(w_up_EDF, expert_J))
+    y_JPD = per_block(jax.nn.silu(gate_JPF) * up_JPF, weights_of(w_down_EFD, expert_J))
+    return from_slots(y_JPD.reshape(-1, x_ND.shape[1]), slots)
 
 
-class BlockPlan(NamedTuple):
-    """Where each choice goes and what each slot holds: slots of padding hold the choice N C, which is none, and choices
-    of no expert go to the slot S, which is none."""
-
-    slot_NC: Int[Array, "N C"]
-    choice_S: Int[Array, "S"]
-    expert_J: Int[Array, "J"]
-
-
-def block_plan(ids_NC: Int[Array, "N C"], num_experts: int, block_rows: int) -> BlockPlan:
-    """The stable counting sort of all choices by expert, with every expert starting at a block."""
+def block_plan(ids_NC: Int[Array, "N C"], num_experts: int, block_rows: int) -> tuple[Slots, Int[Array, "J"]]:
+    """Where each choice lies and whose each block is: the stable counting sort of all choices by expert, with every
+    expert starting at a block. Choices of no expert have no slot, and slots of padding no choice."""
     N, C = ids_NC.shape
     num_blocks = (N * C + num_experts * (block_rows - 1)) // block_rows
     hot_UE = (ids_NC.reshape(-1, 1) == jnp.arange(num_experts)).astype(jnp.int32)
@@ -172,39 +162,8 @@ def block_plan(ids_NC: Int[Array, "N C"], num_experts: int, block_rows: int) -> 
     starts_E = (ends_E - blocks_E) * block_rows
     slot_U = ((running_UE - 1 + starts_E) * hot_UE).sum(1)
     slot_U = jnp.where(ids_NC.reshape(-1) < num_experts, slot_U, num_blocks * block_rows)
-    choice_S = jnp.full(num_blocks * block_rows, N * C, jnp.int32)
-    choice_S = choice_S.at[slot_U].set(jnp.arange(N * C, dtype=jnp.int32), mode="drop")
     expert_J = (jnp.arange(num_blocks)[:, None] >= ends_E).sum(1)
-    return BlockPlan(slot_U.reshape(N, C), choice_S, jnp.minimum(expert_J, num_experts - 1))
-
-
-def _rows(x_ND: Array, rows: Array) -> Array:
-    """Rows by number, zero for a number that is none."""
-    return x_ND.at[rows].get(mode="fill", fill_value=0)
-
-
-@jax.custom_vjp
-def to_slots(x_ND: Float[Array, "N D"], plan: BlockPlan) -> Float[Array, "S D"]:
-    """Each slot's token, zero in padding. Forward and backward are gathers: a scatter-add is slow on CPU and its
-    order is left to chance on a GPU."""
-    return _rows(x_ND, plan.choice_S // plan.slot_NC.shape[1])
-
-
-@jax.custom_vjp
-def from_slots(y_SD: Float[Array, "S D"], plan: BlockPlan) -> Float[Array, "N C D"]:
-    """Each choice's slot, zero for a choice of no expert."""
-    return _rows(y_SD, plan.slot_NC)
-
-
-def _from_slots_backward(plan: BlockPlan, dy_NCD: Array) -> tuple[Array, None]:
-    return _rows(dy_NCD.reshape(-1, dy_NCD.shape[-1]), plan.choice_S), None
-
-
-to_slots.defvjp(
-    lambda x_ND, plan: (to_slots(x_ND, plan), plan),
-    lambda plan, dx_SD: (_rows(dx_SD, plan.slot_NC).sum(1), None),
-)
-from_slots.defvjp(lambda y_SD, plan: (from_slots(y_SD, plan), plan), _from_slots_backward)
+    return slots_of(slot_U.reshape(N, C), num_blocks * block_rows), jnp.minimum(expert_J, num_experts - 1)
 
 
 @jax.custom_vjp

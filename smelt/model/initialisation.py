@@ -8,8 +8,9 @@
 
 muP (`ArchSpec.mup_base_width`; Looped-MoE, arXiv 2605.09165, its form without multipliers in the forward pass): with
 w = d_model / base width, every matrix but the embedding (router, experts and head too) has the initial variance that
-it has at the base width over w, and learns at 1/w of the rate. Matrices above have it already, their inputs being in
-proportion to the width; the head's std is 1/(base width sqrt(w)). Decay is in proportion to the rate, as everywhere
+it has at the base width over w, and learns at 1/w of the rate. Matrices above have it already where their inputs are in
+proportion to the width, as heads, experts, latents and shared experts of a ladder under muP have to be (`plan` warns);
+the head's std is 1/(base width sqrt(w)). Decay is in proportion to the rate, as everywhere
 (the paper's is independent of it: chosen so that a rate is one number). Gains and embeddings learn at the whole rate.
 
 Output matrices are not scaled down by depth: the loop has its own residual_scale, and a second scale by depth
@@ -117,10 +118,18 @@ def rate_shares(arch: ArchSpec, params: Any) -> Any:
     share = arch.mup_base_width / arch.d_model
 
     def of_leaf(path: tuple[Any, ...], leaf: Any) -> float:
-        names = [str(getattr(key, "key", key)) for key in path]
-        return 1.0 if names[0] == "embedding" or names[-1].startswith("gain") else share
+        return 1.0 if _name(path[0]) == "embedding" or is_gain(path) else share
 
     return jax.tree_util.tree_map_with_path(of_leaf, params)
+
+
+def is_gain(path: tuple[Any, ...]) -> bool:
+    """Whether a leaf is a gain, by its own name: gains are not decayed, and muP leaves them their rate."""
+    return "gain" in _name(path[-1])
+
+
+def _name(key: Any) -> str:
+    return str(getattr(key, "key", key))
 
 
 def is_drawn(leaf: Any) -> bool:

@@ -48,10 +48,7 @@ def _transform(optim: OptimSpec) -> optax.GradientTransformation:
 
 
 def _decayed(params: Params) -> Any:
-    def is_matrix(path: tuple[Any, ...], leaf: Any) -> bool:
-        return not any("gain" in str(getattr(key, "key", key)) for key in path)
-
-    return jax.tree_util.tree_map_with_path(is_matrix, params)
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: not model.is_gain(path), params)
 
 
 def init_state(arch: ArchSpec, optim: OptimSpec, seed: int) -> State:

@@ -34,6 +34,12 @@ FOIL = replace(
 )
 LATENT = variants.sigmoid_router(variants.latent_moe(BASELINE, width=4, shared_width=6))
 MULTI_VIEW = variants.multi_view(variants.multi_router(LATENT, num_heads=3))
+# One layer of 8 experts passed twice, between a prelude and a coda of 4: every layer has views.
+FOIL_MULTI_VIEW = variants.untie_attention(
+    variants.flatten(
+        variants.loop_span(replace(MULTI_VIEW, loop=replace(FOUR.loop)), num_layers=2, num_passes=1, residual_scale=1.0)
+    )
+)
 ARCHITECTURES = {
     "baseline": BASELINE,
     "loop_middle": variants.loop_middle(BASELINE),
@@ -44,8 +50,8 @@ ARCHITECTURES = {
     "latent": LATENT,
     "multi_router": variants.multi_router(variants.sigmoid_router(BASELINE), num_heads=2, fusion="max"),
     "multi_view": MULTI_VIEW,
-    "learned_mixing": variants.multi_view(variants.multi_router(LATENT), mixing="learned"),
-    "foil_multi_view": variants.untie_attention(variants.loop_all(MULTI_VIEW)),
+    "learned_mixing": variants.multi_view(variants.multi_router(LATENT, fusion="product"), mixing="learned"),
+    "foil_multi_view": FOIL_MULTI_VIEW,
     "mup": variants.mup(replace(BASELINE, norm_gain=False), base_width=4),
 }
 

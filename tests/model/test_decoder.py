@@ -27,7 +27,9 @@ LEAVES = {
     "multi_router": 2 * (288 + 960 + 64 + 16) + 8 + 2 * 13 * 8,
     "multi_view": 2 * (288 + 480 + 64 + 64 + 144 + 96 + 16) + 8 + 2 * 13 * 8,
     "learned_mixing": 2 * (288 + 480 + 64 + 32 + 144 + 64 + 64 + 16) + 8 + 2 * 13 * 8,
-    "foil_multi_view": 288 + (288 + 480 + 64 + 64 + 144 + 96 + 16) + 8 + 2 * 13 * 8,
+    "foil_multi_view": (
+        2 * (288 + 480 + 64 + 64 + 144 + 96 + 16) + (2 * 288 + 960 + 64 + 64 + 144 + 192 + 16) + 8 + 2 * 13 * 8
+    ),
     "mup": 2 * (288 + 960 + 32) + 2 * 13 * 8,
 }
 every_architecture = pytest.mark.parametrize("name", ARCHITECTURES)
@@ -58,7 +60,8 @@ def test_the_leaves_of_the_tree_sum_to_the_count_made_by_hand(name: str):
     shapes = jax.eval_shape(lambda key: model.init(arch, key), jax.random.key(0))
     biases = shapes.pop("balance", {})
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == LEAVES[name] == budget.params(arch).total
-    assert all(leaf.shape == (arch.segments[0].num_layers, 4) for leaf in jax.tree.leaves(biases))
+    for segment in arch.segments if biases else ():
+        assert biases[segment.name]["bias_KE"].shape == (segment.num_layers, segment.ffn.num_experts)
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves((shapes, biases)))
 
 

@@ -52,12 +52,23 @@ def test_blocks_agree_with_computing_every_expert(num_tokens: int, block_rows: i
 
 def test_every_choice_has_one_slot_in_a_block_of_its_expert():
     ids_NC = jax.lax.top_k(jax.random.normal(jax.random.key(4), (37, E)), 2)[1]
-    plan = experts.block_plan(ids_NC, E, 8)
-    slots = np.asarray(plan.slot_NC).ravel()
-    assert len(set(slots)) == slots.size
-    assert np.array_equal(np.asarray(plan.expert_J)[slots // 8], np.asarray(ids_NC).ravel())
-    assert np.array_equal(np.asarray(plan.choice_S)[slots], np.arange(slots.size))
-    assert (np.asarray(plan.choice_S) == slots.size).sum() == plan.choice_S.size - slots.size
+    slots, expert_J = experts.block_plan(ids_NC, E, 8)
+    slot_U, choice_M = np.asarray(slots.slot_NC).ravel(), np.asarray(slots.choice_M)
+    assert len(set(slot_U)) == slot_U.size
+    assert np.array_equal(np.asarray(expert_J)[slot_U // 8], np.asarray(ids_NC).ravel())
+    assert np.array_equal(choice_M[slot_U], np.arange(slot_U.size))
+    assert (choice_M == slot_U.size).sum() == choice_M.size - slot_U.size
+
+
+def test_a_choice_of_no_expert_is_zero_and_has_no_gradient():
+    x_ND = jax.random.normal(jax.random.key(2), (3, D))
+    ids_NC = jnp.asarray([[0, E], [E, E], [3, 1]])
+    y_NCD, pull = jax.vjp(lambda x_ND: experts.expert_rows(x_ND, ids_NC, *weights(), block_rows=4), x_ND)
+    assert not y_NCD[0, 1].any()
+    assert not y_NCD[1].any()
+    assert y_NCD[2].any(axis=-1).all()
+    (dx_ND,) = pull(jnp.ones_like(y_NCD))
+    assert not dx_ND[1].any()
 
 
 def test_a_poisoned_token_and_poisoned_padding_reach_no_other_token(monkeypatch: pytest.MonkeyPatch):
@@ -70,20 +81,20 @@ def test_a_poisoned_token_and_poisoned_padding_reach_no_other_token(monkeypatch:
 
     to_slots = experts.to_slots
 
-    def with_poisoned_padding(x_ND, plan):
-        padding_S1 = (plan.choice_S == plan.slot_NC.size)[:, None]
-        return jnp.where(padding_S1, jnp.nan, to_slots(x_ND, plan))
+    def with_poisoned_padding(x_ND, slots):
+        padding_M1 = (slots.choice_M == slots.slot_NC.size)[:, None]
+        return jnp.where(padding_M1, jnp.nan, to_slots(x_ND, slots))
 
     monkeypatch.setattr(experts, "to_slots", with_poisoned_padding)
     np.testing.assert_array_equal(blocks(x_ND, routed, *weights(), block_rows=4), clean_ND)
 
 
 def test_padding_rows_are_zero_in_both_directions():
-    plan = experts.block_plan(jnp.asarray([[0, 3], [0, 1], [3, 0]]), E, 4)
-    padding_S = np.asarray(plan.choice_S) == 6
-    assert padding_S.any()
-    assert not experts.to_slots(jnp.ones((3, D)), plan)[padding_S].any()
-    _, pull = jax.vjp(lambda y_SD: experts.from_slots(y_SD, plan), jnp.ones((plan.choice_S.size, D)))
-    (dy_SD,) = pull(jnp.ones((3, 2, D)))
-    assert not dy_SD[padding_S].any()
-    assert (dy_SD[~padding_S] == 1).all()
+    slots, _ = experts.block_plan(jnp.asarray([[0, 3], [0, 1], [3, 0]]), E, 4)
+    padding_M = np.asarray(slots.choice_M) == 6
+    assert padding_M.any()
+    assert not experts.to_slots(jnp.ones((3, D)), slots)[padding_M].any()
+    _, pull = jax.vjp(lambda y_MD: experts.from_slots(y_MD, slots), jnp.ones((slots.choice_M.size, D)))
+    (dy_MD,) = pull(jnp.ones((3, 2, D)))
+    assert not dy_MD[padding_M].any()
+    assert (dy_MD[~padding_M] == 1).all()

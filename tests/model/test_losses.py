@@ -1,5 +1,6 @@
 """What is minimised: cross-entropy over all targets and router terms, differentiated as finite differences say."""
 
+from dataclasses import replace
 from functools import cache
 
 import jax
@@ -8,8 +9,8 @@ import numpy as np
 import pytest
 from shapes import ARCHITECTURES, BASELINE, LENGTH, windows
 
-from smelt import model
-from smelt.model import loss
+from smelt import model, variants
+from smelt.model import decoder, loss
 
 
 @cache
@@ -58,9 +59,31 @@ def test_loads_are_given_by_visit_and_the_losses_average_over_visits():
     np.testing.assert_allclose(metrics["max_load"], busiest, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["foil", "multi_view", "learned_mixing", "foil_multi_view", "multi_router"])
-def test_the_derivative_is_what_finite_differences_say(name: str):
-    arch = ARCHITECTURES[name]
+GRADIENTS = (
+    "foil",
+    "loop_middle",
+    "tied",
+    "latent",
+    "multi_view",
+    "learned_mixing",
+    "foil_multi_view",
+    "multi_router",
+    "geometric_mean",
+    "foil, scanned",
+    "foil_multi_view, scanned",
+)
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_the_derivative_is_what_finite_differences_say(name: str, monkeypatch: pytest.MonkeyPatch):
+    name, _, scanned = name.partition(", ")
+    if scanned:  # and recomputed in the backward pass, as deep stacks are
+        monkeypatch.setattr(decoder, "UNROLLED_VISITS", 0)
+    if name == "geometric_mean":
+        arch = variants.multi_router(ARCHITECTURES["latent"], fusion="geometric_mean")
+    else:
+        arch = ARCHITECTURES[name]
+    arch = replace(arch, router=replace(arch.router, load_balance_coef=0.1, z_loss_coef=0.01))
     with jax.enable_x64(True):
         params = model.init(arch, jax.random.key(0))
         params = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), params)

@@ -11,7 +11,7 @@ from shapes import ARCHITECTURES, LATENT, MULTI_VIEW, windows
 from smelt import model, variants
 from smelt.model import attention, experts
 from smelt.model.initialisation import is_drawn
-from smelt.model.routing import Routing
+from smelt.model.routing import Router, Routing, SigmoidRouter
 
 N, D, L, E, F, C, M = 5, 6, 4, 3, 7, 2, 2
 
@@ -144,5 +144,40 @@ def test_muP_matrices_learn_at_the_rate_over_the_width_and_the_rest_at_all_of_it
     assert shares["head"]["w_DV"] == 0.5
     assert {shares["loop"]["experts"][name] for name in shares["loop"]["experts"]} == {0.5}
     assert shares["loop"]["router"]["w_RDE"] == 0.5
+    assert model.rate_shares(arch, {"loop": {"router": {"log_gain_E": 0, "gain_net": {"w_DE": 0}}}}) == {
+        "loop": {"router": {"log_gain_E": 1.0, "gain_net": {"w_DE": 0.5}}}
+    }
     assert shares["loop"]["attention_norm"]["gain_D"] == shares["final_norm"]["gain_D"] == 1
     assert set(jax.tree.leaves(model.rate_shares(LATENT, params))) == {1.0}
+
+
+@pytest.mark.parametrize("name", ["softmax", "sigmoid"])
+def test_a_router_without_preference_that_takes_every_expert_gives_the_mean_of_all(name: str):
+    x_ND = jax.random.normal(jax.random.key(1), (N, D))
+    if name == "softmax":
+        router = Router(num_experts=E, top_k=E)
+        params = {"w_DE": jnp.zeros((D, E))}
+    else:
+        router = SigmoidRouter(num_experts=E, top_k=E, num_heads=2, fusion="sum", views=None)
+        params = {"w_RDE": jnp.zeros((2, D, E))}
+    routed = router.apply({"params": params}, x_ND)
+    module = experts.Experts(num_experts=E, width=F)
+    weights = drawn(module, x_ND, routed)
+    mean_ND = np.mean([ffn(i, np.asarray(x_ND), weights) for i in range(E)], axis=0)
+    np.testing.assert_allclose(module.apply({"params": weights}, x_ND, routed, CONTEXT), mean_ND, rtol=2e-4, atol=1e-5)
+
+
+def test_equal_views_that_are_not_zero_are_one_view_of_their_sum():
+    """With M further views alike, their ratios sum to 1 - the first's: fed through one of two views it is the same."""
+    x_ND = jax.random.normal(jax.random.key(1), (N, D))
+    ratios_NCM = jax.nn.softmax(jax.random.normal(jax.random.key(5), (N, C, 3)), axis=-1)
+    three = experts.Experts(num_experts=E, width=F, latent_width=L, num_views=3)
+    two = experts.Experts(num_experts=E, width=F, latent_width=L, num_views=2)
+    params = drawn(two, x_ND, routing_of(RATIOS_NCM))
+    alike = params | {"w_views_MDL": jnp.repeat(params["w_views_MDL"], 2, axis=0)}
+    joined = jnp.stack([ratios_NCM[..., 0], ratios_NCM[..., 1] + ratios_NCM[..., 2]], axis=-1)
+    np.testing.assert_allclose(
+        three.apply({"params": alike}, x_ND, routing_of(ratios_NCM), CONTEXT),
+        two.apply({"params": params}, x_ND, routing_of(joined), CONTEXT),
+        atol=2e-6,
+    )
