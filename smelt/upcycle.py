@@ -17,11 +17,9 @@ Ratios of routers do: view m pulls at head m alone, as soon as gamma is above 0,
 views are mixed by the routers' gradient, `spread` moves equal heads by drawn weights of that share of their root mean
 square, whose mean over the heads is 0: what that moves a sum, product or geometric mean by is of second order.
 
-Measured on experiments/multi_view.py's backbone, 400 steps of one head, upcycled to two whose scores are summed, 300
-steps more: a spread of 0.01, 0.1, 0.3 and 1 costs 1e-7, 1.4e-4, 6e-4 and 5e-3 nats at the start; heads a spread of
-2^-12, 0.1 or 0.3 apart come closer by a quarter meanwhile, while those of two mixed views go from 0 to 0.34 of their
-norm apart. Of a maximum one unit in the last place decides which head a token trains: on a two-layer model of width 8
-a spread of 2^-22 grew to 0.26 in 200 steps.
+Measured (benchmarks/upcycle.md): a spread of 0.1 and of 1 costs 1.5e-5 and 1.5e-3 nats at the start; heads that are
+summed come closer by a fifth and a quarter in 300 steps, while those of two mixed views go from 0 to 0.68 of their norm
+apart. Of a maximum one unit in the last place decides which head a token trains, so that there 2^-22 is enough.
 
 Optimizer moments are not carried over: training from here warms up again, which is also when gamma rises. It is no run
 of a grid: a run is its spec alone, and where it began is no field of one. docs/upcycling.md goes from a run to it.
