@@ -12,11 +12,11 @@ Fixed       six layers of LatentMoE (16 experts top-4 on a latent of 16 beside a
             selection biases) of width 32 as the baseline; corpus `builtin` (bytes), context 128 with attention confined
             to a document, 512 tokens a step, the quickstart's optimizer and rate rule.
 Found       As predicted. Means over three pairs, in nats, with standard errors and in seed spreads (0.021, 10 degrees
-            of freedom, by which a mean difference has a standard error of 0.017): untied attention costs SMELT 0.018 (0.8
-            s.e.), views and heads bring Foil 0.024 (1.8 s.e., 1.2 spreads). All four lie above the baseline:
-            foil_multi_view +0.023, loop_middle +0.034, foil +0.047, loop_middle_untied +0.052; SMELT's two above Foil's
-            two by 0.008 in the mean, which is nothing. Trained twice, since latent and shared expert follow the width:
-            docs/experiments.md. fits/combinations.csv; 5.3 CPU-minutes.
+            of freedom, by which a mean difference has a standard error of 0.017): untied attention costs SMELT 0.018
+            (0.8 s.e.), views and heads bring Foil 0.024 (1.8 s.e., 1.2 spreads). All four lie above the baseline:
+            foil_multi_view +0.023, loop_middle +0.034, foil +0.047, loop_middle_untied +0.052; SMELT's two above
+            Foil's two by 0.008 in the mean, which is nothing. Trained twice, since latent and shared expert follow
+            the width: docs/experiments.md. fits/combinations.csv; 5.3 CPU-minutes.
 """
 
 from dataclasses import replace

@@ -14,13 +14,14 @@ Held equal  Tokens, and nothing else: a further head and a further view store 2.
 Fixed       corpus `builtin` (bytes), context 128 with attention confined to a document, 512 tokens a step, 400 steps,
             width 32, four layers of 16 experts top-4 on a latent of 16 beside a shared expert, selection biases that
             balance without a loss, AdamW, WSD.
-Found       Nothing is resolved, as predicted in substance; by its letter the prediction missed once. Against one head,
-            in nats (standard errors over three pairs): two heads -0.008 (0.4), three -0.012 (0.8), product +0.002
-            (0.1), geometric mean -0.012 (0.6), two views -0.002 (0.1), detached -0.014 (0.6), learned -0.016 (0.8), three
-            views +0.015 (1.0), but max -0.030 (5.7). By the seed spread of 0.020 (20 degrees of freedom), which is
-            steadier than three pairs, a mean difference has a standard error of 0.017, so that max lies 1.8 of them
-            below, the largest of nine. A gain of the paper's size (0.005) would want some 130 seeds an arm. Trained
-            twice, since the arithmetic of gates changed: docs/experiments.md. fits/multi_view.csv; 5.8 CPU-minutes.
+Found       Nothing is resolved, as predicted in substance; by its letter the prediction missed once. Against one
+            head, in nats (standard errors over three pairs): two heads -0.008 (0.4), three -0.012 (0.8), product
+            +0.002 (0.1), geometric mean -0.012 (0.6), two views -0.002 (0.1), detached -0.014 (0.6), learned -0.016
+            (0.8), three views +0.015 (1.0), but max -0.030 (5.7). By the seed spread of 0.020 (20 degrees of
+            freedom), which is steadier than three pairs, a mean difference has a standard error of 0.017, so that max
+            lies 1.8 of them below, the largest of nine. A gain of the paper's size (0.005) would want some 130 seeds
+            an arm. Trained twice, since the arithmetic of gates changed: docs/experiments.md. fits/multi_view.csv;
+            5.8 CPU-minutes.
 """
 
 from dataclasses import replace
