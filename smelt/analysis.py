@@ -18,11 +18,12 @@ chooses it after seeing them.
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from smelt import fit, spec, trunk, verdict
+from smelt import cores, fit, spec, trunk, verdict
 from smelt.errors import BadInput
 from smelt.fit import examine, summary
 from smelt.fit.planning import MIN_TRUNKS
@@ -69,11 +70,19 @@ def table(rows: Sequence[Row], loss_column: str = LOSS) -> dict[str, list]:
 def units(rows: Sequence[Row]) -> list[str]:
     """What a bootstrap draws as one, a label a row: the runs of a budget and a size with all their seeds, and with them
     all that were decayed from a trunk of theirs (`smelt.trunk`), for these share its luck."""
-    found = [_cell(row) for row in rows]
-    for trunk_id in set(ids := trunks(rows)):
-        joined = {unit for unit, own in zip(found, ids, strict=True) if own == trunk_id}
-        found = [min(joined) if unit in joined else unit for unit in found]
-    return found
+    joined: dict[str, str] = {}  # a cell -> another of its unit, the least in the end
+
+    def unit(cell: str) -> str:
+        while (other := joined.setdefault(cell, cell)) != cell:
+            joined[cell] = joined.setdefault(other, other)
+            cell = other
+        return cell
+
+    cells, of_trunk = [_cell(row) for row in rows], {}
+    for cell, trunk_id in zip(cells, trunks(rows), strict=True):
+        least, most = sorted((unit(cell), unit(of_trunk.setdefault(trunk_id, cell))))
+        joined[most] = least
+    return [unit(cell) for cell in cells]
 
 
 def trunks(rows: Sequence[Row]) -> list[str]:
@@ -142,19 +151,13 @@ def analyse(
     Raises BadInput without a single finished run of the grid. A column that cannot be fitted is None under "losses",
     its reason under "reasons".
     """
-    losses: dict[str, Any] = {}
-    reasons: dict[str, str] = {}
-    examined = None
-    for column in loss_columns(rows):
-        columns = table(rows, column)
-        try:
-            fits = fit.fit_groups(columns, reference, loss_column=column, draws=draws, seed=seed, delta=delta)
-        except BadInput as error:
-            losses[column], reasons[column] = None, str(error)
-            continue
-        losses[column] = summary.written(fits)
-        if column == LOSS:
-            examined = _examined(fits)
+    columns = loss_columns(rows)
+    tables = {column: table(rows, column) for column in columns}
+    options = {"reference": reference, "draws": draws, "seed": seed, "delta": delta}
+    fitted = dict(zip(columns, cores.results([partial(_fitted, tables[c], c, options) for c in columns]), strict=True))
+    losses = {column: written for column, (written, _, _) in fitted.items()}
+    reasons = {column: reason for column, (_, reason, _) in fitted.items() if reason is not None}
+    examined = fitted[LOSS][2]
     if not any(_in_grid(row, reference) for row in rows):
         reasons[LOSS] = f"{reference} has no finished run of the grid"
     variants = [reference, *dict.fromkeys(row["variant"] for row in rows if row["variant"] != reference)]
@@ -183,6 +186,17 @@ def analyse(
     return fit.jsonable(analysis)
 
 
+def _fitted(
+    columns: Mapping[str, list], loss_column: str, options: Mapping[str, Any]
+) -> tuple[dict[str, Any] | None, str | None, dict[str, Any] | None]:
+    """The fits of one loss column, why there are none, and what those of the validation loss hang on."""
+    try:
+        fits = fit.fit_groups(columns, loss_column=loss_column, **options)
+    except BadInput as error:
+        return None, str(error), None
+    return summary.written(fits), None, _examined(fits) if loss_column == LOSS else None
+
+
 def _examined(fits: fit.Groups) -> dict[str, Any]:
     """`fit.examine` as plain JSON; of a jackknife the intervals alone."""
     found = fit.jsonable(examine.examine(fits))
@@ -200,7 +214,8 @@ def profiles(rows: Sequence[Row], reference: str, *, delta: float | str = "auto"
         fits = fit.fit_groups(table(rows), reference, loss_column=LOSS, draws=2, delta=delta)
     except BadInput:
         return {}
-    return fit.jsonable(examine.profiles(fits))
+    of_groups = cores.results([lambda name=name: fit.jsonable(examine.profiles(fits, name)) for name in fits.names])
+    return {name: of_group for found in of_groups for name, of_group in found.items()}
 
 
 def _at_largest(

@@ -237,3 +237,9 @@ def test_few_trunks_are_a_warning_and_rows_without_trunks_are_none(design):
     assert analysis.few_trunks(synthetic.planted_rows(branches(10))) is None
     assert analysis.few_trunks(synthetic.planted_rows(design)) is None
     assert analysis.few_trunks([]) is None
+
+
+def test_what_is_drawn_as_one_is_all_that_cells_and_trunks_connect(monkeypatch):
+    rows = [{"budget_flops": budget, "size": 0} for budget in (1.0, 2.0, 3.0, 3.0, 4.0, 5.0)]
+    monkeypatch.setattr(analysis, "trunks", lambda rows: ["a", "b", "b", "c", "c", "d"])
+    assert analysis.units(rows) == ["1|0", "2|0", "2|0", "2|0", "2|0", "5|0"]

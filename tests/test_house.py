@@ -29,6 +29,7 @@ ORDER = [
     {"data", "model"},
     {"train", "own"},
     {"launch"},
+    {"cores"},
     {"plan", "compare", "analysis", "upcycle"},
     {"prediction"},
     {"committed"},

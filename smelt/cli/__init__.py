@@ -4,10 +4,15 @@ Exit codes: 0 done, 1 a run failed, a match does not fit, a fit comes out anothe
 2 bad input or a place that cannot be read or written, 75 stopped and resumable.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 
 import tyro
+
+# Read as numpy is imported. Fits are of small matrices, on which a second thread spends as much again and gains nothing
+# (measured, two cores); workers have settings of their own.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from smelt import __version__
 from smelt.cli import corpora, curves, fits, grids, matching, power, results

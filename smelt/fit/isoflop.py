@@ -34,6 +34,7 @@ CORRECTION_NOTE = (
     "right to first order in what the surface gets wrong."
 )
 NOISE_STREAM = 1  # apart from the stream that resamples units under the same seed
+BISECTED = 1e-10  # of ln size: at the step of the slope rounding and curvature cost 1e-9
 MAX_OUTSIDE = 4.0  # times beyond the sizes of a budget, where a surface's optimum can still tell their bias: chosen
 MAX_SEED_SPREAD = 1.01  # in size, of rows that are averaged as seeds of one: counts with rounded shapes differ by less
 WIDE_GRID = 16.0  # times in size from first to last: there the bias is 1.3 % already (same source)
@@ -370,8 +371,9 @@ def _bias(surface: SurfaceFit, table: Mapping, cells: Mapping[Hashable, list[int
     }
 
     def along(ln_size: np.ndarray) -> np.ndarray:
-        columns = {name: np.exp(path[name](ln_size))[:, None] for name in law.columns}
-        return laws.predicted_loss(law, batch, columns)[:, 0]
+        """[S, ...] sizes, a surface each -> their losses."""
+        columns = {name: np.exp(path[name](ln_size.reshape(len(ln_size), -1))) for name in law.columns}
+        return laws.predicted_loss(law, batch, columns).reshape(ln_size.shape)
 
     best = _lowest(along, np.full_like(vertex, x.min()), np.full_like(vertex, x.max()))
     if np.isnan(best[0]):
@@ -397,10 +399,11 @@ def _lowest(loss_at: Callable, low: np.ndarray, high: np.ndarray) -> np.ndarray:
 
     def rising(x: np.ndarray) -> np.ndarray:
         with np.errstate(invalid="ignore"):  # of a draw whose losses are infinite
-            return loss_at(x + 1e-4) - loss_at(x - 1e-4)  # at this step rounding and curvature cost 1e-9 of x
+            below, above = loss_at(np.stack([x - 1e-4, x + 1e-4], axis=1)).T
+            return above - below
 
     bracketed = (rising(low) < 0) & (rising(high) > 0)
-    for _ in range(50):
+    while (high - low).max() > BISECTED:
         middle = (low + high) / 2
         up = rising(middle) > 0
         low, high = np.where(up, low, middle), np.where(up, middle, high)

@@ -50,6 +50,7 @@ class Problem:
 
     jacobian_KNP: np.ndarray  # d u_k / d parameter where it is constant
     outer_KN_PP: np.ndarray  # the outer products of its rows in `plain` terms, flattened for one matrix product
+    places: tuple[tuple[int, int], ...]  # the (k, p) of which that is not nought: most parameters stand in one term
     plain: tuple[int, ...]  # terms without a curve
     curves: tuple[Curve, ...]
     offset_KN: np.ndarray | None  # the part of u_k that no parameter moves, centred
@@ -113,6 +114,7 @@ def problem(
     return Problem(
         jacobian_KNP=jacobian_KNP,
         outer_KN_PP=outer.reshape(len(plain) * num_rows, size * size),
+        places=tuple((int(k), int(p)) for k, p in np.argwhere(jacobian_KNP.any(axis=1))),
         plain=plain,
         curves=tuple(curves),
         offset_KN=offset_KN,
@@ -129,7 +131,8 @@ def problem(
 
 def log_terms(problem: Problem, centred_RP: np.ndarray) -> np.ndarray:
     """u [R, K, N] of centred parameters; NaN where a formula has no value there."""
-    u_RKN = np.einsum("KNP,RP->RKN", problem.jacobian_KNP, centred_RP, optimize=True)
+    num_terms, num_rows, size = problem.jacobian_KNP.shape
+    u_RKN = (centred_RP @ problem.jacobian_KNP.reshape(-1, size).T).reshape(-1, num_terms, num_rows)
     if problem.offset_KN is not None:
         u_RKN += problem.offset_KN
     for curve in problem.curves:
@@ -185,7 +188,7 @@ class Derivatives:
 
     down_RP: np.ndarray
     gauss_newton: np.ndarray
-    hessian: np.ndarray
+    hessian: np.ndarray | None
     scale_RP: np.ndarray
 
 
@@ -196,12 +199,17 @@ def derivatives(
     share_RKN: np.ndarray,
     weight_RN: np.ndarray,
     log_loss_RN: np.ndarray,
+    *,
+    hessian: bool = True,
 ) -> Derivatives:
+    """At a point with these residuals and shares; without the Hessian, half the time, where a step does not take it."""
     curved = {k: _curved(problem, k, centred_RP) for k in sorted({curve.term for curve in problem.curves})}
-    jacobian_RNP = sum(
-        share_RKN[:, k, :, None] * (curved[k][0] if k in curved else problem.jacobian_KNP[k])
-        for k in range(len(problem.jacobian_KNP))
-    )
+    jacobian_RNP = np.zeros((*residual_RN.shape, problem.num_parameters))
+    for k, p in problem.places:
+        if k not in curved:
+            jacobian_RNP[:, :, p] += share_RKN[:, k] * problem.jacobian_KNP[k, :, p]
+    for k, (slope_RNP, _) in curved.items():
+        jacobian_RNP += share_RKN[:, k, :, None] * slope_RNP
     delta = problem.smooth_delta
     size_RN = np.abs(residual_RN)
     inside_RN = size_RN <= delta
@@ -220,14 +228,16 @@ def derivatives(
     scale_RP = np.einsum("RN,RNP->RP", np.abs(psi_RN), np.abs(jacobian_RNP))
     transposed = jacobian_RNP.transpose(0, 2, 1)
     gauss_newton = transposed @ (irls_RN[:, :, None] * jacobian_RNP)
+    if not hessian:
+        return Derivatives(down_RP=down_RP, gauss_newton=gauss_newton, hessian=None, scale_RP=scale_RP)
     # Hessian = J' newton J - sum psi sum_k share_k (U_k U_k' + W_k), with U_k, W_k the derivatives of u_k: the second
     # derivative of a predicted loss relative to it; of its logarithm, the same less J J' (U_k U_k' without the entry of
     # the coefficient itself).
-    hessian = transposed @ (newton_RN[:, :, None] * jacobian_RNP)
+    exact = transposed @ (newton_RN[:, :, None] * jacobian_RNP)
     plain = list(problem.plain)
     if plain:
         push_RKN = psi_RN[:, None, :] * (share_RKN if len(plain) == share_RKN.shape[1] else share_RKN[:, plain])
-        hessian -= (push_RKN.reshape(len(psi_RN), -1) @ problem.outer_KN_PP).reshape(hessian.shape)
+        exact -= (push_RKN.reshape(len(psi_RN), -1) @ problem.outer_KN_PP).reshape(exact.shape)
     for k, (slope_RNP, bends) in curved.items():
         push_RN = psi_RN * share_RKN[:, k]
         outer = slope_RNP.transpose(0, 2, 1) @ (push_RN[:, :, None] * slope_RNP)
@@ -238,8 +248,8 @@ def derivatives(
             outer[:, p, q] += value_R
             if p != q:
                 outer[:, q, p] += value_R
-        hessian -= outer
-    return Derivatives(down_RP=down_RP, gauss_newton=gauss_newton, hessian=hessian, scale_RP=scale_RP)
+        exact -= outer
+    return Derivatives(down_RP=down_RP, gauss_newton=gauss_newton, hessian=exact, scale_RP=scale_RP)
 
 
 def _curved(problem: Problem, term: int, centred_RP: np.ndarray) -> tuple[np.ndarray, list]:

@@ -101,14 +101,20 @@ def profile(fit: SurfaceFit, name: str, *, points: int = 41, confidence: float =
     spread = axis.centre + axis.scale * np.append(-COARSE, COARSE)
     grid = np.unique(np.clip(np.append(spread, [axis.low, axis.high]), axis.low, axis.high))
     on_grid, _, _ = ratio(fit, name, axis.values(grid))
-    ends: dict[int, float | None] = {}
-    for side in (-1, 1):
-        bracket = _bracket(axis.centre, grid, on_grid, line, side)
-        for _ in range(ROUNDS if bracket else 0):
-            inside = np.linspace(*sorted((bracket[0][0], bracket[1][0])), REFINED + 2)
-            found, _, _ = ratio(fit, name, axis.values(inside))
-            bracket = _bracket(axis.centre, inside, found, line, side, inner=bracket[0]) or bracket
-        ends[side] = None if bracket is None else _crossing(*bracket, line)
+    brackets = {side: _bracket(axis.centre, grid, on_grid, line, side) for side in (-1, 1)}
+    for _ in range(ROUNDS):
+        inside = {
+            side: np.linspace(*sorted((inner[0], outer[0])), REFINED + 2)
+            for side, (inner, outer) in ((side, found) for side, found in brackets.items() if found)
+        }
+        if not inside:
+            break
+        # Both sides at once: what a refit costs hardly grows with how many values are held.
+        on_both, _, _ = ratio(fit, name, axis.values(np.concatenate([*inside.values()])))
+        for side, found in zip(inside, np.split(on_both, len(inside)), strict=True):
+            held = brackets[side]
+            brackets[side] = _bracket(axis.centre, inside[side], found, line, side, inner=held[0]) or held
+    ends = {side: None if found is None else _crossing(*found, line) for side, found in brackets.items()}
     shown = np.linspace(*_shown(axis, ends), points - 1)
     at = np.unique(np.append(shown, axis.centre))
     along, objective, parameters = ratio(fit, name, axis.values(at))

@@ -152,7 +152,8 @@ def _polish(
     diagonal = np.arange(num_parameters)
     any_held = held.any()
     for iteration in range(max_iterations):
-        slopes = derivatives(problem, point, residual, share, weight, log_loss)
+        kind = iteration % 2
+        slopes = derivatives(problem, point, residual, share, weight, log_loss, hessian=bool(kind))
         down, gauss_newton, hessian = slopes.down_RP, slopes.gauss_newton, slopes.hessian
         # A term at its lower bound that would go lower is where it wants to be; so is a shape at either.
         down[(point <= lowest_P) & (down < 0) | (point >= highest_P) & (down > 0) | held] = 0.0
@@ -173,9 +174,9 @@ def _polish(
             active, point, value = active[keep], point[keep], value[keep]
             log_loss, weight, damping, stalled = log_loss[keep], weight[keep], damping[:, keep], stalled[keep]
             residual, share, held = residual[keep], share[keep], held[keep]
-            down, gauss_newton, hessian = down[keep], gauss_newton[keep], hessian[keep]
-        kind = iteration % 2
-        matrix = hessian if kind else gauss_newton.copy()
+            down, gauss_newton = down[keep], gauss_newton[keep]
+            hessian = None if hessian is None else hessian[keep]
+        matrix = gauss_newton.copy() if hessian is None else hessian
         ridge = np.einsum("RPP->RP", gauss_newton)
         ridge = ridge + 1e-12 * ridge.max(axis=1, keepdims=True) + 1e-300
         matrix[:, diagonal, diagonal] += damping[kind][:, None] * ridge
@@ -195,10 +196,13 @@ def _polish(
         trial_residual, trial_share = residuals(problem, trial, log_loss)
         trial_value = summed(trial_residual, weight, problem.delta)
         better = trial_value < value
-        point = np.where(better[:, None], trial, point)
-        residual = np.where(better[:, None], trial_residual, residual)
-        share = np.where(better[:, None, None], trial_share, share)
-        value = np.where(better, trial_value, value)
+        if better.all():
+            point, residual, share, value = trial, trial_residual, trial_share, trial_value
+        else:
+            point = np.where(better[:, None], trial, point)
+            residual = np.where(better[:, None], trial_residual, residual)
+            share = np.where(better[:, None, None], trial_share, share)
+            value = np.where(better, trial_value, value)
         # A refused step jumps to a damping that matters: one that has sunk to 1e-12 would take all tries to rise.
         damping[kind] = np.where(better, np.maximum(damping[kind] * 0.2, 1e-12), np.maximum(damping[kind] * 10, 1e-5))
         stalled = np.where(better, 0, stalled + 1)

@@ -6,12 +6,13 @@ made. A grid that is not finished gets the same page and says so. `write_experim
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from smelt import ledger
+from smelt import cores, ledger
 from smelt.analysis import LOSS, compact
 from smelt.analysis import profiles as profiles_of
 from smelt.errors import BadInput
@@ -54,6 +55,7 @@ def write(
     scored = None if prediction is None else score_prediction(prediction, rows)
     drawn = draw(analysis, scored, curves(runs_folder, plan_rows, rows), profiles or {})
     captions = words.captions(analysis, figures.frontier_kind(analysis))
+    inlined = cores.results([partial(style.inline, figure, name, captions[name]) for name, figure in drawn.items()])
     made = _tables(analysis, rows, plan_rows, statuses, scored, profiles or {})
     context = {
         "name": experiment_name,
@@ -62,7 +64,7 @@ def write(
         "verdicts": list(analysis["headline"].values()),
         "pairs": [words.paired(name, analysis) for name in analysis["pairs"]],
         "docstring": words.sections(docstring),
-        "figures": {name: style.inline(figure, name, captions[name]) for name, figure in drawn.items()},
+        "figures": dict(zip(drawn, inlined, strict=True)),
         "captions": captions,
         "warnings": flags.warnings(analysis["warnings"], words.run_names(analysis)),
         "hangs_on": _hangs_on(analysis, profiles or {}),

@@ -16,6 +16,7 @@ import matplotlib
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
@@ -174,9 +175,14 @@ def as_file(figure: Figure, kind: str) -> bytes:
         "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
         "png": {"Software": None},
     }[kind]
-    written = io.BytesIO()
+    written, canvas = io.BytesIO(), figure.canvas
     with styled():
-        figure.savefig(written, format=kind, metadata=metadata, dpi=144)
+        if kind == "svg":
+            # `savefig` draws once more, for nothing but the layout, with which drawing begins anyway.
+            FigureCanvasSVG(figure).print_svg(written, metadata=metadata)
+            figure.set_canvas(canvas)
+        else:
+            figure.savefig(written, format=kind, metadata=metadata, dpi=144)
     return written.getvalue()
 
 
