@@ -22,7 +22,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,7 +30,9 @@ from smelt import ledger
 from smelt.analysis import trunks
 from smelt.errors import BadInput
 from smelt.ledger import Row
-from smelt.train.evaluate import DocumentLosses, load
+
+if TYPE_CHECKING:
+    from smelt.train.evaluate import DocumentLosses
 
 # What a table names where it moved: counts as they are, amounts as what A has more, parts of an architecture by name.
 COUNTS = {"e_real": "E_real", "e_eq": "E_eq", "e_comp": "E_comp", "effective_depth": "depth"}
@@ -138,7 +140,9 @@ def _check_comparable(row_a: Row, row_b: Row) -> None:
         raise BadInput(f"both sides are run {row_a['run_id']}: give two runs")
 
 
-def _losses(path: Path) -> dict[str, DocumentLosses]:
+def _losses(path: Path) -> "dict[str, DocumentLosses]":
+    from smelt.train.evaluate import load  # brings jax, which committed rows do without
+
     try:
         if path.exists() and not zipfile.is_zipfile(path):
             raise zipfile.BadZipFile("it is no zip archive")
@@ -149,7 +153,7 @@ def _losses(path: Path) -> dict[str, DocumentLosses]:
         raise BadInput(f"{path} is damaged ({error}): restore it, or train the run again") from None
 
 
-def _paired(a: DocumentLosses, b: DocumentLosses) -> tuple[np.ndarray, np.ndarray]:
+def _paired(a: "DocumentLosses", b: "DocumentLosses") -> tuple[np.ndarray, np.ndarray]:
     """(sums of nats of A minus those of B, tokens) of every document."""
     if not (np.array_equal(a.doc_ids, b.doc_ids) and np.array_equal(a.num_tokens, b.num_tokens)):
         raise BadInput("the runs were evaluated on other documents: build the same corpus, or train one of them again")
