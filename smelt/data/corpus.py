@@ -30,7 +30,21 @@ __all__ = ["Corpus", "build", "import_tokens", "info", "open_corpus", "verify"]
 _ENCODE_BYTES = 4_000_000  # of text handed to a tokenizer at once
 _FULL_BYTES = 1_000_000
 _ABANDONED_SECS = 24 * 3600
+PROGRESS_SECS = 5.0
 Progress = Callable[[str], None]
+
+
+def _paced(say: Progress) -> Progress:
+    """`say`, at most once in PROGRESS_SECS and not before them."""
+    said = time.monotonic()
+
+    def tell(line: str) -> None:
+        nonlocal said
+        if time.monotonic() - said > PROGRESS_SECS:
+            said = time.monotonic()
+            say(line)
+
+    return tell
 
 
 def build(
@@ -178,12 +192,14 @@ def _build(
             left_out=left_out,
         )
         say(f"read {len(documents.identities):,} documents; splitting")
+        checking = _paced(say)
         parts = split(
             documents,
             domains=recipe.domains,
             validation_units=recipe.validation_bytes,
             max_validation_frac=recipe.max_validation_frac,
             max_units=recipe.max_bytes,
+            tell=lambda share: checking(f"looked for near duplicates in {share:.0%} of the documents"),
         )
         train = training_order(documents, parts.kept & ~parts.validation)
         tokenizer = encoder(documents, train, say)
@@ -229,8 +245,10 @@ def _already_built(folder: Path, request: dict[str, Any], say: Progress) -> Corp
 def _documents(recipe: Recipe, left_out: Counter, say: Progress) -> Iterator[tuple[int, Document]]:
     for number, source in enumerate(recipe.sources):
         say(f"reading {source.name} ({number + 1} of {len(recipe.sources)})")
-        for document in source.documents(left_out):
+        tell = _paced(say)
+        for num_read, document in enumerate(source.documents(left_out), start=1):
             yield number, document
+            tell(f"read {num_read:,} documents of {source.name}")
 
 
 def _write(
@@ -246,7 +264,7 @@ def _write(
     dtype = tokenizers.token_dtype(tokenizer.vocab_size)
     digests = [sha256() for _ in recipe.domains]
     say(f"writing {len(train):,} training documents")
-    counts = _write_split(folder, "train", documents, train, tokenizer, dtype, digests)
+    counts = _write_split(folder, "train", documents, train, tokenizer, dtype, digests, _paced(say))
     validation: dict[str, Any] = {}
     for index, domain in enumerate(recipe.domains):
         order = training_order(documents, parts.validation & (documents.domain == index))
@@ -322,6 +340,7 @@ def _write_split(
     tokenizer: tokenizers.Tokenizer,
     dtype: np.dtype,
     digests: list[Any],
+    tell: Progress = lambda line: None,
 ) -> dict[str, Any]:
     """One stream of tokens and its table of documents."""
     of_text = documents.flat.dtype == np.uint8
@@ -346,6 +365,7 @@ def _write_split(
                 stream = np.concatenate([*opening, tokens.astype(dtype)])
                 file.write(stream.tobytes())
                 position += len(stream)
+            tell(f"wrote {batch[-1] + 1:,} of {len(order):,} documents")
         file.flush()
         os.fsync(file.fileno())
     np.save(folder / f"{stem}.docs.npy", table)

@@ -13,8 +13,9 @@ space, punctuation and case hide no copy; or TOKEN_WINDOW token ids. One in SAMP
 own hash, hence the same ones in a copy (the sampling of Broder, 1997).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,9 @@ MAX_OVERLAP_FRAC = 0.3
 # Candidates are checked against the rest in one pass over the text, so there must be enough of them to replace
 # the near duplicates among the first.
 _POOL = 4
-_BLOCK_UNITS = 4_000_000  # of one document hashed at once
+_BLOCK_UNITS = 32_768  # of one document hashed at once: what is made of them stays in the cache
+_MULTIPLIER = 0x5851F42D4C957F2D  # odd, so that it has an inverse modulo 2**64
+_FILTER_SLACK_BITS = 4  # of a table of hashes' beginnings, in which most of what is not sought is told at a look
 
 _LETTERS_AND_DIGITS = bytes(
     ord(chr(byte).lower()) if chr(byte).isascii() and chr(byte).isupper() else byte for byte in range(256)
@@ -51,10 +54,12 @@ class Split:
 def mixed(values: np.ndarray, salt: int = 0) -> np.ndarray:
     """uint64 -> uint64, a bijection that looks random: the finaliser of splitmix64 (Steele et al., 2014)."""
     with np.errstate(over="ignore"):
-        z = values.astype(np.uint64) + np.uint64((0x9E3779B97F4A7C15 * (salt + 1)) % 2**64)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return z ^ (z >> np.uint64(31))
+        z = values.astype(np.uint64, copy=False) + np.uint64((0x9E3779B97F4A7C15 * (salt + 1)) % 2**64)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            z ^= z >> np.uint64(shift)
+            z *= np.uint64(factor)
+        z ^= z >> np.uint64(31)
+        return z
 
 
 def split(
@@ -64,8 +69,10 @@ def split(
     validation_units: int,
     max_validation_frac: float,
     max_units: dict[str, int],
+    tell: Callable[[float], None] = lambda share: None,
 ) -> Split:
-    """Decide for every document. Units are bytes of text, or tokens where the documents are tokens.
+    """Decide for every document. Units are bytes of text, or tokens where the documents are tokens. `tell` is given
+    the share of the text that is checked, a document at a time.
 
     Documents whose split is given keep it, except that a near duplicate in validation goes to training. Raises
     BadInput where a domain would have no training or no validation document.
@@ -99,7 +106,7 @@ def split(
     candidates = np.flatnonzero(kept & in_pool[group_of])
     shingles = [_shingles(documents.content(index)) for index in candidates]
     sought = np.unique(np.concatenate([*shingles, np.empty(0, np.uint64)]))
-    seen = _seen(documents, np.flatnonzero(kept & ~in_pool[group_of]), sought)
+    seen = _seen(documents, np.flatnonzero(kept & ~in_pool[group_of]), sought, tell)
 
     rejected = np.zeros(len(groups), bool)
     while True:
@@ -196,40 +203,66 @@ def _fill(ranked: np.ndarray, group_units: np.ndarray, target: np.ndarray) -> np
     return np.array(taken, np.int64)
 
 
-def _seen(documents: Spooled, indices: np.ndarray, sought: np.ndarray) -> np.ndarray:
-    """Which of the sorted hashes `sought` occur in the documents `indices`."""
+def _seen(documents: Spooled, indices: np.ndarray, sought: np.ndarray, tell: Callable[[float], None]) -> np.ndarray:
+    """Which of the sorted hashes `sought` occur in the documents `indices`; `tell` is given the share that is read."""
     seen = np.zeros(len(sought), bool)
-    for index in indices if len(sought) else ():
-        hashes = _shingles(documents.content(index))
+    bits = len(sought).bit_length() + _FILTER_SLACK_BITS
+    shift, possible = np.uint64(64 - bits), np.zeros(2**bits, bool)
+    possible[sought >> shift] = True
+    for place, index in enumerate(indices if len(sought) else ()):
+        hashes = _sampled(documents.content(index))
+        hashes = hashes[possible[hashes >> shift]]
         found = np.minimum(np.searchsorted(sought, hashes), len(sought) - 1)
         seen[found[sought[found] == hashes]] = True
+        tell(place / len(indices))
     return seen
 
 
 def _shingles(content: np.ndarray) -> np.ndarray:
     """The sampled shingle hashes of a document: uint64, sorted, unique, at least one."""
+    return np.unique(_sampled(content))
+
+
+def _sampled(content: np.ndarray) -> np.ndarray:
+    """The same as they stand in the document, one that occurs twice standing twice."""
     window = TOKEN_WINDOW
     if content.dtype == np.uint8:
         window = WINDOW
         content = np.frombuffer(content.tobytes().translate(_LETTERS_AND_DIGITS, _DROPPED), np.uint8)
     sampled, least = [], []
     for start in range(0, len(content) - window + 1, _BLOCK_UNITS):
-        hashes = _windows_hashed(content[start : start + _BLOCK_UNITS + window - 1].astype(np.uint64), window)
+        hashes = _windows_hashed(content[start : start + _BLOCK_UNITS + window - 1], window)
         sampled.append(hashes[hashes < np.uint64(2**64 // SAMPLE)])
         least.append(hashes.min())
     if not least:  # shorter than a shingle: the whole of it is one
         return np.array([digest64(content.tobytes())], np.uint64)
-    found = np.unique(np.concatenate(sampled))
+    found = np.concatenate(sampled)
     return found if len(found) else np.array([min(least)], np.uint64)
 
 
 def _windows_hashed(values: np.ndarray, window: int) -> np.ndarray:
-    """Hash of `values[i : i + window]` for every i of at least `window` values, a power of two: a polynomial modulo
-    2**64 by doubling, then mixed."""
-    hashes, width = values + np.uint64(1), 1
-    multiplier = 0x5851F42D4C957F2D
-    with np.errstate(over="ignore"):
-        while width < window:
-            hashes = hashes[:-width] * np.uint64(pow(multiplier, width, 2**64)) + hashes[width:]
-            width *= 2
+    """Hash of `values[i : i + window]` for every i of at least `window` values, up to a block's: mixed, of
+
+        sum_k (values[i + k] + 1) m^(window - 1 - k)   modulo 2**64
+
+    by sums from the beginning of values over m^k, of which a window's is a difference times a power of m."""
+    falling, rising = _powers(window)
+    sums = np.zeros(len(values) + 1, np.uint64)
+    np.multiply(values + np.uint64(1), falling[: len(values)], out=sums[1:])
+    np.cumsum(sums, out=sums)
+    hashes = sums[window:] - sums[:-window]
+    hashes *= rising[: len(hashes)]
     return mixed(hashes)
+
+
+@cache
+def _powers(window: int) -> tuple[np.ndarray, np.ndarray]:
+    """m^-j and m^(j + window - 1) modulo 2**64 for every place j of a block."""
+    size = _BLOCK_UNITS + window - 1
+
+    def powers(factor: int, first: int) -> np.ndarray:
+        found = np.full(size, factor, np.uint64)
+        found[0] = first
+        return np.cumprod(found)
+
+    return powers(pow(_MULTIPLIER, -1, 2**64), 1), powers(_MULTIPLIER, pow(_MULTIPLIER, window - 1, 2**64))

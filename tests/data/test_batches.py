@@ -159,6 +159,16 @@ def test_grain_indexes_and_slices_by_step(batches):
 
 
 @pytest.mark.smoke
+@pytest.mark.skipif(not os.path.exists("/proc/self/smaps"), reason="the kernel does not list its mappings")
+def test_the_kernel_reads_no_more_of_the_training_text_than_is_asked_for(batches, tiny):
+    batches.batch(0)
+    with open("/proc/self/smaps") as file:
+        mappings = file.read().split("VmFlags:")
+    flags = [after.split("\n")[0].split() for before, after in pairwise(mappings) if f"{tiny.path}/train.bin" in before]
+    assert flags
+    assert all("rr" in of_mapping for of_mapping in flags)
+
+
 def test_segments_change_exactly_at_the_separators(tiny, batches):
     tokens, segments = batches.chunk(0, 40)
     assert (segments[..., 0] == 1).all()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from smelt.data import corpus, sources
+from smelt.data import split as splitting
 from smelt.data.documents import Document, Recipe, Source
 from smelt.errors import BadInput
 
@@ -100,3 +101,24 @@ def test_training_documents_of_all_domains_are_mixed(tiny):
     domain = tiny.train_documents()[:, 2]
     assert 0.2 < domain[: len(domain) // 2].mean() < 0.6  # 40 of 100 documents are code
     assert np.count_nonzero(np.diff(domain)) > 20
+
+
+@pytest.mark.parametrize("size", [64, 65, splitting._BLOCK_UNITS + 63])
+def test_a_window_has_the_hash_of_its_own_content_wherever_it_stands(size):
+    values = np.random.default_rng(size).integers(97, 123, size).astype(np.uint8)
+    found = splitting._windows_hashed(values, splitting.WINDOW)
+    assert len(found) == size - splitting.WINDOW + 1
+    for start in {0, len(found) // 2, len(found) - 1}:
+        sum_ = 0
+        for value in values[start : start + splitting.WINDOW].tolist():
+            sum_ = (sum_ * splitting._MULTIPLIER + value + 1) % 2**64
+        assert found[start] == splitting.mixed(np.array([sum_], np.uint64))[0]
+
+
+def test_a_build_tells_how_far_it_is(texts, root, monkeypatch):
+    monkeypatch.setattr(corpus, "PROGRESS_SECS", 0.0)
+    told: list[str] = []
+    recipe = Recipe(name="t", sources=(sources.from_texts("prose", texts(60, 7)),), validation_bytes=2_000)
+    corpus.build(recipe, root=root, progress=told.append)
+    for words in ("documents of prose", "near duplicates in", "wrote "):
+        assert any(words in line for line in told), words
