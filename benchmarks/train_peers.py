@@ -36,10 +36,11 @@ ARRANGEMENT = {
     #                                compiled 101 against 138 at width 64; 32 experts of width 128: 273 against 391
     "optimizer": "fused",  # width 512: mixtral 1542, foreach 1582
 }
-# What the caller chooses was measured too. bfloat16 wins from width 256 up, at 64 to 512: mixtral 119, 205, 425, 1193
-# (experts stay float32: autocast passes grouped_mm by, and eager experts, which it casts, take 1629 by layers), nano 77,
-# 162, 309, 823. Mixtral of width 128 in the least contended round: a step of one process a core 186 wall, 184 processor
-# ms; of one process with two threads 147 wall and 292, and that only with GOMP_SPINCOUNT=1000000000 OMP_PROC_BIND=true.
+# What the caller chooses was measured too. bfloat16 wins from width 256 up; at 64 to 512: mixtral 119, 205, 425, 1193,
+# nano 77, 162, 309, 823. Experts stay float32 in it: autocast passes grouped_mm by, and eager experts, which it casts,
+# are slower by layers (width 512: 1629). Mixtral of width 128 in the least contended of 5 rounds: a step of one process
+# a core 186 wall, 184 processor ms; of one process of two threads, OMP_PROC_BIND=true GOMP_SPINCOUNT=1000000000, 147
+# wall, 292 processor ms.
 
 
 def head_width(width):
