@@ -223,7 +223,8 @@ def run(
     chosen = [cell for cell in grid.cells if not only or _chosen(cell, only)]
     if not chosen:
         raise BadInput(f"--only {' '.join(only)} selects no run of {experiment.name}: see smelt plan {name}")
-    stale = [cell for cell in chosen if retrain_stale and status_of(experiment, cell).state == "stale"]
+    state_of = status_of(experiment)
+    stale = [cell for cell in chosen if retrain_stale and state_of(cell).state == "stale"]
     if not dry_run:
         _move_aside(experiment, stale)
     missing = [
@@ -336,9 +337,9 @@ def status(name: Name, *, json: Json = False) -> int:
     from smelt.grid import describe
 
     experiment = experiments.load(name)
-    found = []
+    found, state_of = [], status_of(experiment)
     for cell in experiment.grid.cells:
-        state = status_of(experiment, cell)
+        state = state_of(cell)
         facts = {"run_id": cell.run.run_id, "run": describe(cell), "state": state.state, "reason": state.reason or None}
         found.append(facts | {"step": state.step, "num_steps": cell.run.num_steps, "loss_nats": state.loss_nats})
     if json:

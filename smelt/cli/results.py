@@ -200,7 +200,7 @@ def report(
             rows,
             analysed,
             target,
-            status_of=lambda cell: status_of(experiment, cell),
+            status_of=status_of(experiment),
             prediction=prediction,
             files=figures,
             tables_folder=tables,

@@ -3,7 +3,8 @@
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,16 +66,24 @@ def at_least(option: str, value: float | None, low: float, *, low_open: bool = F
     raise BadInput(f"{option} is {value}: give a number {'above' if low_open else 'of at least'} {low}")
 
 
-def status_of(experiment: Any, cell: Any) -> Any:
-    """The state of a cell, told stale where code or corpus are not today's."""
+def status_of(experiment: Any) -> Callable[[Any], Any]:
+    """A cell -> its state, told stale where code or corpus are not today's; each corpus is opened once."""
     from smelt.data.store import folder_of, open_corpus
     from smelt.launch import folder as folders
     from smelt.train.fingerprint import code_fingerprint
 
-    try:
-        corpus = open_corpus(cell.run.data.corpus).fingerprint
-    except BadInput:
-        # Where there is none nothing can differ from it: results are read on other machines too.
-        built = (folder_of(cell.run.data.corpus) / "manifest.json").exists()
-        corpus = "that of files changed since they were built" if built else None
-    return folders.status(experiment.folder / cell.run.run_id, code_fingerprint(cell.run.arch.own), corpus)
+    @cache
+    def fingerprint(corpus: str) -> str | None:
+        try:
+            return open_corpus(corpus).fingerprint
+        except BadInput:
+            # Where there is none nothing can differ from it: results are read on other machines too.
+            built = (folder_of(corpus) / "manifest.json").exists()
+            return "that of files changed since they were built" if built else None
+
+    def status(cell: Any) -> Any:
+        run = cell.run
+        code, corpus = code_fingerprint(run.arch.own), fingerprint(run.data.corpus)
+        return folders.status(experiment.folder / run.run_id, code, corpus)
+
+    return status

@@ -59,7 +59,7 @@ def train(
     threads = 1 if num_workers > 1 or not pinned else len(cores)
     flops = {cell.run.run_id: experiment.grid.train_flops(cell) for cell in cells}
     longest_first = sorted(cells, key=lambda cell: -flops[cell.run.run_id])
-    started = time.monotonic()
+    started, ended = time.monotonic(), dict[str, folders.Status]()
     workers: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory() as scratch:
         listing = Path(scratch) / "cells"
@@ -86,11 +86,11 @@ def train(
                     )
             while any(worker.poll() is None for worker in workers):
                 time.sleep(watch_every_secs)
-                watch(_progress(experiment, cells, flops, started))
+                watch(_progress(experiment, cells, flops, started, ended))
         except BaseException:
             _stop(workers)
             raise
-        watch(_progress(experiment, cells, flops, started))
+        watch(_progress(experiment, cells, flops, started, ended))
     codes = {worker.returncode for worker in workers}
     if EXIT_RESUMABLE in codes:
         return EXIT_RESUMABLE
@@ -113,12 +113,22 @@ def _stop(workers: list[subprocess.Popen[bytes]]) -> None:
             worker.wait()
 
 
-def _progress(experiment: Experiment, cells: Sequence[Cell], flops: dict[str, float], started: float) -> Progress:
+def _progress(
+    experiment: Experiment,
+    cells: Sequence[Cell],
+    flops: dict[str, float],
+    started: float,
+    ended: dict[str, folders.Status],
+) -> Progress:
+    """`ended` keeps what has a row, which is read once and not at every look."""
     states: dict[str, int] = {}
     running = []
     done = 0.0
     for cell in cells:
-        found = folders.status(experiment.folder / cell.run.run_id)
+        run_id = cell.run.run_id
+        found = ended.get(run_id) or folders.status(experiment.folder / run_id)
+        if found.done:
+            ended[run_id] = found
         states[found.state] = states.get(found.state, 0) + 1
         if found.done:
             done += flops[cell.run.run_id]
