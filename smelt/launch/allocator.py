@@ -10,7 +10,7 @@ import ctypes
 
 # Numbers of malloc.h, which ctypes cannot read.
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
-LARGEST_INT = 2**31 - 1
+NEVER = -1  # the largest number there is would still give back scratch of over 2 GiB, at every step
 
 
 def keep_freed_memory() -> bool:
@@ -22,5 +22,5 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         return False
-    settings = ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, LARGEST_INT), (M_ARENA_MAX, 1))
+    settings = ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, NEVER), (M_ARENA_MAX, 1))
     return all(mallopt(option, value) == 1 for option, value in settings)
