@@ -151,6 +151,11 @@ def analyse(
     Raises BadInput without a single finished run of the grid. A column that cannot be fitted is None under "losses",
     its reason under "reasons".
     """
+    variants = [reference, *dict.fromkeys(row["variant"] for row in rows if row["variant"] != reference)]
+    in_grid = [name for name in variants if any(row["variant"] == name and row["role"] == "grid" for row in rows)]
+    matched = {name: match_errors(rows, name) for name in in_grid if name != reference}
+    # Before the fits: it imports what they want too, which their processes then have.
+    pairs = {name: pair_differences(rows, name, reference) for name in matched}
     columns = loss_columns(rows)
     tables = {column: table(rows, column) for column in columns}
     options = {"reference": reference, "draws": draws, "seed": seed, "delta": delta}
@@ -160,9 +165,6 @@ def analyse(
     examined = fitted[LOSS][2]
     if not any(_in_grid(row, reference) for row in rows):
         reasons[LOSS] = f"{reference} has no finished run of the grid"
-    variants = [reference, *dict.fromkeys(row["variant"] for row in rows if row["variant"] != reference)]
-    in_grid = [name for name in variants if any(row["variant"] == name and row["role"] == "grid" for row in rows)]
-    matched = {name: match_errors(rows, name) for name in in_grid if name != reference}
     analysis = {
         "reference": reference,
         "variants": in_grid,
@@ -174,7 +176,7 @@ def analyse(
         },
         "domains": _domains(losses, reasons, reference, list(matched)),
         "domain_method": DOMAIN_METHOD,
-        "pairs": {name: pair_differences(rows, name, reference) for name in matched},
+        "pairs": pairs,
         "match": matched,
         "seed_spread": {column: seed_spread(rows, column) for column in loss_columns(rows)},
         "device": device_time(rows),

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from smelt import cores, ledger
@@ -53,9 +54,9 @@ def write(
     if out.suffix != ".html":
         raise BadInput(f"a report is one .html file, got {out.name}")
     scored = None if prediction is None else score_prediction(prediction, rows)
-    drawn = draw(analysis, scored, curves(runs_folder, plan_rows, rows), profiles or {})
+    drawings = _drawings(analysis, scored, curves(runs_folder, plan_rows, rows), profiles or {})
     captions = words.captions(analysis, figures.frontier_kind(analysis))
-    inlined = cores.results([partial(style.inline, figure, name, captions[name]) for name, figure in drawn.items()])
+    inlined = cores.results([partial(_inlined, drawing, name, captions) for name, drawing in drawings.items()])
     made = _tables(analysis, rows, plan_rows, statuses, scored, profiles or {})
     context = {
         "name": experiment_name,
@@ -64,7 +65,7 @@ def write(
         "verdicts": list(analysis["headline"].values()),
         "pairs": [words.paired(name, analysis) for name in analysis["pairs"]],
         "docstring": words.sections(docstring),
-        "figures": dict(zip(drawn, inlined, strict=True)),
+        "figures": {name: svg for name, svg in zip(drawings, inlined, strict=True) if svg is not None},
         "captions": captions,
         "warnings": flags.warnings(analysis["warnings"], words.run_names(analysis)),
         "hangs_on": _hangs_on(analysis, profiles or {}),
@@ -78,7 +79,7 @@ def write(
     }
     write_text(out, _template().render(context))
     if files is not None:
-        _write_files(files, drawn, rows, analysis)
+        _write_files(files, _made(drawings), rows, analysis)
     if tables_folder is not None:
         tables.write(made, tables_folder)
     return out
@@ -137,56 +138,76 @@ def draw(
     profiles: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Figure]:
     """All figures that there is something to draw for, by name."""
+    return _made(_drawings(analysis, scored, training, profiles))
+
+
+Drawing = Callable[[], Figure | None]
+
+
+def _made(drawings: Mapping[str, Drawing]) -> dict[str, Figure]:
+    made = {name: drawing() for name, drawing in drawings.items()}
+    return {name: figure for name, figure in made.items() if figure is not None}
+
+
+def _inlined(drawing: Drawing, name: str, captions: Mapping[str, str]) -> Markup | None:
+    figure = drawing()
+    return None if figure is None else style.inline(figure, name, captions[name])
+
+
+def _drawings(
+    analysis: Mapping[str, Any],
+    scored: Mapping[str, Any] | None,
+    training: Sequence[Mapping[str, Any]],
+    profiles: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Drawing]:
     variants, examined = analysis["variants"], analysis["examined"] or {"diagnostics": {}}
     names = words.run_names(analysis)
     diagnosed = {name: _named(found, names) for name, found in examined["diagnostics"].items() if found is not None}
-    made = {
-        "frontiers": figures.frontiers(analysis),
-        "saving": figures.saving(analysis),
-        "savings_by_law": figures.savings_by_law(analysis),
-        "savings_by_domain": figures.savings_by_domain(analysis),
-        "pair_differences": figures.pair_differences(analysis),
-        "prediction": None if scored is None else figures.prediction(scored, variants),
-        "isoflop": evidence.isoflop(analysis),
-        "head_to_head": evidence.head_to_head(analysis),
-        "allocation": evidence.allocation(analysis),
-        "residuals": evidence.residuals(analysis),
-        "training_curves": evidence.training_curves(training, variants),
+    return {
+        "frontiers": partial(figures.frontiers, analysis),
+        "saving": partial(figures.saving, analysis),
+        "savings_by_law": partial(figures.savings_by_law, analysis),
+        "savings_by_domain": partial(figures.savings_by_domain, analysis),
+        "pair_differences": partial(figures.pair_differences, analysis),
+        "prediction": lambda: None if scored is None else figures.prediction(scored, variants),
+        "isoflop": partial(evidence.isoflop, analysis),
+        "head_to_head": partial(evidence.head_to_head, analysis),
+        "allocation": partial(evidence.allocation, analysis),
+        "residuals": partial(evidence.residuals, analysis),
+        "training_curves": partial(evidence.training_curves, training, variants),
         **_of_groups(variants, diagnosed, profiles),
     }
-    return {name: figure for name, figure in made.items() if figure is not None}
 
 
 def draw_fit(content: Mapping[str, Any], profiles: Mapping[str, Mapping[str, Any]]) -> dict[str, Figure]:
     """The figures of a fit of anybody's table (`fitted.fit_table`) and of its profiles, by group and parameter; one
     of a group carries its name where there are several."""
     view = fits.view(content)
-    made = {
-        "frontiers": figures.frontiers(view) if _has_compute(view) else None,
-        "saving": figures.saving(view),
-        "savings_by_law": figures.savings_by_law(view),
-        "isoflop": evidence.isoflop(view) if _has_curves(view) else None,
-        "residuals": evidence.residuals(view) if _has_compute(view) else None,
+    drawings: dict[str, Drawing] = {
+        "frontiers": lambda: figures.frontiers(view) if _has_compute(view) else None,
+        "saving": partial(figures.saving, view),
+        "savings_by_law": partial(figures.savings_by_law, view),
+        "isoflop": lambda: evidence.isoflop(view) if _has_curves(view) else None,
+        "residuals": lambda: evidence.residuals(view) if _has_compute(view) else None,
     }
-    made |= _of_groups(view["variants"], content["examined"]["diagnostics"], profiles)
-    return {name: figure for name, figure in made.items() if figure is not None}
+    return _made(drawings | _of_groups(view["variants"], content["examined"]["diagnostics"], profiles))
 
 
 def _of_groups(
     groups: Sequence[str],
     diagnosed: Mapping[str, Mapping[str, Any] | None],
     profiles: Mapping[str, Mapping[str, Any]],
-) -> dict[str, Figure | None]:
+) -> dict[str, Drawing]:
     """What the fit of each group hangs on."""
-    made: dict[str, Figure | None] = {}
+    drawings: dict[str, Drawing] = {}
     for name in groups:
         of, found = words.suffix(groups, name), diagnosed.get(name)
-        made[f"profiles{of}"] = fit_figures.profiles(list(profiles.get(name, {}).values()))
+        drawings[f"profiles{of}"] = partial(fit_figures.profiles, list(profiles.get(name, {}).values()))
         if found is not None:
-            made[f"residual_panels{of}"] = fit_figures.residual_panels(found)
-            made[f"leverage{of}"] = fit_figures.leverage(found)
-            made[f"largest_left_out{of}"] = fit_figures.largest_left_out(found)
-    return made
+            drawings[f"residual_panels{of}"] = partial(fit_figures.residual_panels, found)
+            drawings[f"leverage{of}"] = partial(fit_figures.leverage, found)
+            drawings[f"largest_left_out{of}"] = partial(fit_figures.largest_left_out, found)
+    return drawings
 
 
 def _named(diagnosed: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
